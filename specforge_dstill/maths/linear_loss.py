@@ -1,0 +1,108 @@
+"""The loss of hidden rows through a frozen LM head, one tile of logits alive at a time.
+
+Because the head is frozen, the gradient with respect to the hidden rows is formed in the
+forward pass, tile by tile: the logits never exist whole and the matrix product is not repeated
+in the backward pass.
+
+Shapes: R rows, H hidden size, V vocabulary, k retained ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specforge_dstill.maths.distillation_loss import Retained, row_loss
+
+
+@dataclass(frozen=True)
+class LinearLoss:
+    """What :func:`linear_loss` returns.
+
+    Attributes:
+        numerator: scalar, ``sum_r weight_r ((1-alpha) nll_r + alpha kl_r)``, differentiable
+            with respect to the hidden rows.
+        nll, kl: [R] float32, detached.
+        predicted: [R] int64, the most probable legal token of each row.
+    """
+
+    numerator: Tensor
+    nll: Tensor
+    kl: Tensor
+    predicted: Tensor
+
+
+def linear_loss(
+    hidden: Tensor,
+    head_weight: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    *,
+    mask_token_id: int,
+    retained: Retained | None = None,
+    alpha: float = 0.0,
+    rows_per_tile: int = 1024,
+) -> LinearLoss:
+    """Weighted sum of Eq. 3 over rows whose logits are ``hidden @ head_weight.T``.
+
+    Args:
+        hidden: [R, H]; R may be 0, and the numerator is then 0 and still differentiable.
+        head_weight: [V, H], frozen: no gradient is formed for it.
+        targets: [R] int64.
+        weights: [R] float32.
+        mask_token_id: never a legal prediction.
+        retained: the teacher's distribution (Stage II); None for cross-entropy alone.
+        alpha: the KL's share.
+        rows_per_tile: bounds the memory of the logits, ``rows_per_tile * V`` floats.
+    """
+    ids = retained.ids if retained else None
+    logp = retained.logp if retained else None
+    numerator, nll, kl, predicted = _TiledLoss.apply(
+        hidden, head_weight, targets, weights, ids, logp, alpha, mask_token_id, rows_per_tile
+    )
+    return LinearLoss(numerator=numerator, nll=nll, kl=kl, predicted=predicted)
+
+
+class _TiledLoss(torch.autograd.Function):
+    """Forward computes the gradient too; backward only scales it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        head_weight: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        ids: Tensor | None,
+        logp: Tensor | None,
+        alpha: float,
+        mask_token_id: int,
+        rows_per_tile: int,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        rows = len(hidden)
+        nll, kl = hidden.new_zeros(2, rows, dtype=weights.dtype)
+        predicted = torch.zeros(rows, dtype=torch.int64, device=hidden.device)
+        gradient = torch.zeros_like(hidden)
+        for start in range(0, rows, rows_per_tile):
+            tile = slice(start, start + rows_per_tile)
+            logits = (hidden[tile] @ head_weight.T).to(weights.dtype)
+            retained = None if ids is None or logp is None else Retained(ids[tile], logp[tile])
+            loss = row_loss(logits, targets[tile], retained=retained, alpha=alpha)
+            nll[tile], kl[tile] = loss.nll, loss.kl
+            if ctx.needs_input_grad[0]:
+                row_gradient = loss.gradient.mul_(weights[tile, None]).to(head_weight.dtype)
+                gradient[tile] = row_gradient @ head_weight
+            logits[:, mask_token_id] = -torch.inf
+            predicted[tile] = logits.argmax(dim=-1)
+        ctx.save_for_backward(gradient)
+        ctx.mark_non_differentiable(nll, kl, predicted)
+        numerator = (weights * ((1 - alpha) * nll + alpha * kl)).sum()
+        return numerator, nll, kl, predicted
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return gradients[0].to(gradient.dtype) * gradient, *([None] * 8)

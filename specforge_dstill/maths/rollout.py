@@ -1,0 +1,154 @@
+"""Confidence-guided refinement of blocks over K passes (Algorithm 1).
+
+Shapes: N blocks, B block size, K passes, H hidden size, V vocabulary, R rows (masked
+positions of a tile of blocks), k retained ids, T recorded passes (1 or K).
+
+The drafter is two callables, so that this file knows nothing of attention or caches:
+
+    hidden  [N, B] token ids      -> [N, B, H]  one pass over the blocks
+    head    [R, H] hidden states  -> [R, V]     the frozen LM head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specforge_dstill.maths.reveal_schedule import commit_counts
+from specforge_dstill.maths.trajectory import Trajectory
+
+Hidden = Callable[[Tensor], Tensor]
+Head = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class CommitRule:
+    """How a pass picks tokens and what it records.
+
+    Attributes:
+        mask_token_id: never a legal prediction: excluded from confidence, top-k and endpoint.
+            It keeps its share of the softmax, so recorded log-probabilities are full-softmax.
+        top_k: retained ids a position; 0 records none.
+        every_pass: record every pass at which a position is masked, not the committing one only.
+        temperature: 0 commits the most probable token (the paper's choice); above 0 the token
+            is sampled from ``softmax(logits / temperature)``. Confidence is the largest
+            probability at temperature 1 in both cases.
+    """
+
+    mask_token_id: int
+    top_k: int = 16
+    every_pass: bool = False
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be at least 0, got {self.top_k}")
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be at least 0, got {self.temperature}")
+
+
+def rollout(
+    hidden: Hidden,
+    head: Head,
+    anchor_ids: Tensor,
+    *,
+    block_size: int,
+    steps: int,
+    rule: CommitRule,
+    generator: torch.Generator | None = None,
+    blocks_per_tile: int = 64,
+) -> Trajectory:
+    """Refine N blocks from the root to the endpoint in K passes.
+
+    At each pass the ``n_t`` most confident masked positions of each block are committed; among
+    equals the lower position wins, so that a rollout is the same on every device. The LM head
+    runs over masked rows only, ``blocks_per_tile`` blocks at a time: no more than
+    ``blocks_per_tile * (B - 1) * V`` logits are alive at once.
+
+    Args:
+        anchor_ids: [N] int64, the token at position 0 of each block.
+        generator: needed when ``rule.temperature > 0``; must live on ``anchor_ids``' device.
+
+    Returns:
+        A :class:`Trajectory` on ``anchor_ids``' device. Positions past the end of a sequence
+        are filled like any other.
+    """
+    if rule.temperature > 0 and generator is None:
+        raise ValueError("sampled commitment needs a generator")
+    blocks = torch.full(
+        (len(anchor_ids), block_size), rule.mask_token_id, device=anchor_ids.device
+    )
+    blocks[:, 0] = anchor_ids
+    commit_pass = torch.zeros_like(blocks)
+    recorder = _Recorder.empty(blocks, steps=steps, rule=rule)
+    masked = torch.ones_like(blocks, dtype=torch.bool)
+    masked[:, 0] = False
+    for t, count in enumerate(commit_counts(block_size, steps), start=1):
+        states = hidden(blocks)
+        for start in range(0, len(blocks), blocks_per_tile):
+            tile = slice(start, start + blocks_per_tile)
+            logp = _log_softmax(head(states[tile][masked[tile]]), rule=rule)
+            confidence, tokens = logp.max(dim=-1)
+            if rule.temperature > 0:
+                tokens = _sample(logp, rule=rule, generator=generator)
+            chosen = _most_confident(confidence, masked[tile], count=count)
+            recorder.record(t, tile, logp, masked[tile], chosen)
+            # Row order of a boolean index is the order in which the rows were picked.
+            blocks[tile][chosen] = tokens[chosen[masked[tile]]]
+            commit_pass[tile][chosen] = t
+        masked = masked & (commit_pass == 0)
+    return Trajectory(blocks, commit_pass, recorder.top_ids, recorder.top_logp)
+
+
+def _log_softmax(logits: Tensor, *, rule: CommitRule) -> Tensor:
+    """Full-softmax log-probabilities in float32, the mask token's replaced by -inf. [R, V]."""
+    logits = logits.float()
+    logp = logits - logits.logsumexp(dim=-1, keepdim=True)
+    logp[:, rule.mask_token_id] = -torch.inf
+    return logp
+
+
+def _sample(logp: Tensor, *, rule: CommitRule, generator: torch.Generator | None) -> Tensor:
+    """One token a row from the tempered distribution over legal tokens. [R] int64."""
+    probabilities = (logp / rule.temperature).softmax(dim=-1)
+    return torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
+
+
+def _most_confident(confidence: Tensor, masked: Tensor, *, count: int) -> Tensor:
+    """The ``count`` most confident masked positions of each block; [n, B] bool."""
+    scores = torch.full(masked.shape, -torch.inf, device=masked.device)
+    scores[masked] = confidence
+    order = scores.argsort(dim=1, descending=True, stable=True)[:, :count]
+    return torch.zeros_like(masked).scatter_(1, order, True)
+
+
+@dataclass(frozen=True)
+class _Recorder:
+    """Top-k ids and log-probabilities, filled in pass by pass. Both [N, T, B-1, k]."""
+
+    rule: CommitRule
+    top_ids: Tensor
+    top_logp: Tensor
+
+    @classmethod
+    def empty(cls, blocks: Tensor, *, steps: int, rule: CommitRule) -> _Recorder:
+        count, block_size = blocks.shape
+        shape = (count, steps if rule.every_pass else 1, block_size - 1, rule.top_k)
+        return cls(
+            rule=rule,
+            top_ids=torch.full(shape, -1, device=blocks.device),
+            top_logp=torch.full(shape, -torch.inf, device=blocks.device),
+        )
+
+    def record(self, t: int, tile: slice, logp: Tensor, masked: Tensor, chosen: Tensor) -> None:
+        """Keep the top-k of the rows that pass ``t`` must remember."""
+        if self.rule.top_k == 0:
+            return
+        keep = masked if self.rule.every_pass else chosen
+        values, ids = logp[keep[masked]].topk(self.rule.top_k, dim=-1)
+        recorded = t - 1 if self.rule.every_pass else 0
+        self.top_ids[tile, recorded][keep[:, 1:]] = ids
+        self.top_logp[tile, recorded][keep[:, 1:]] = values

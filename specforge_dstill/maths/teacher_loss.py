@@ -1,0 +1,64 @@
+"""Stage I's objective as one weight per row.
+
+The loss is linear in the rows' negative log-likelihoods, so Eq. 2 and Eq. 6 reduce to a
+weight for each masked, scored position. The LM head then runs over those rows alone.
+
+Shapes: N blocks, B block size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def position_weights(block_size: int, *, gamma: float | None = None) -> Tensor:
+    """``w_pos(i) = exp(-(i - 1) / gamma)`` for positions 0..B-1; ones when ``gamma`` is None.
+
+    Position 0 is the anchor, which is never scored; its value is not used.
+    """
+    if gamma is None:
+        return torch.ones(block_size)
+    if gamma <= 0:
+        raise ValueError(f"gamma must be positive, got {gamma}")
+    return torch.exp(-(torch.arange(block_size) - 1.0) / gamma)
+
+
+def mask_count_weights(counts: Tensor, *, block_size: int, alpha_m: float = 0.0) -> Tensor:
+    """``w_block = |M|^alpha_m / mean_m(m^alpha_m)``, m = 1..B-1 (Eq. 7, reconstructed).
+
+    Args:
+        counts: [N], the number of masked, scored positions of each block.
+
+    Returns:
+        [N]; a block with no masked position gets 0.
+    """
+    masked = counts.to(torch.float32)
+    reference = (torch.arange(1, block_size, device=counts.device).float() ** alpha_m).mean()
+    return torch.where(counts > 0, masked**alpha_m / reference, 0.0)
+
+
+def teacher_row_weights(
+    masked: Tensor, *, gamma: float | None = None, alpha_m: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Weights of Eq. 6, whose defaults give Eq. 2.
+
+    ``L = (1 / blocks) * sum_{n,i} weight[n,i] * nll[n,i]`` with
+    ``weight[n,i] = w_block(n) * w_pos(i) / sum_{j in M_n} w_pos(j)`` on masked positions.
+
+    Args:
+        masked: [N, B] bool, the masked *and scored* positions M of each block.
+
+    Returns:
+        weights [N, B] float32 (0 outside M), and the number of non-empty blocks (scalar): the
+        denominator of the arithmetic mean, summed over ranks before dividing.
+    """
+    block_size = masked.shape[1]
+    weights = masked * position_weights(block_size, gamma=gamma).to(masked.device)
+    total = weights.sum(dim=1, keepdim=True)
+    weights = torch.where(total > 0, weights / total, 0.0)
+    counts = masked.sum(dim=1)
+    if alpha_m:
+        block = mask_count_weights(counts, block_size=block_size, alpha_m=alpha_m)
+        weights = weights * block[:, None]
+    return weights, (counts > 0).sum()
