@@ -1,0 +1,95 @@
+"""`specforge-dstill VERB`: the commands around training. A verb's module loads when it is named."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from specforge_dstill import __version__
+from specforge_dstill.console import DONE, Parser, exit_status
+from specforge_dstill.errors import UserError
+from specforge_dstill.validation import nearest
+
+PROGRAM = "specforge-dstill"
+
+
+class Verb(NamedTuple):
+    """A command: its module has `add_arguments(parser)` and `run(args) -> int`."""
+
+    module: str
+    help: str
+    example: str
+
+
+VERBS = {
+    "init": Verb(
+        "specforge_dstill.starter",
+        "write a commented run file",
+        "init --target Qwen/Qwen3-8B --draft-config draft.json",
+    ),
+    "regenerate": Verb(
+        "specforge_dstill.data.regenerate",
+        "let the target answer a file of prompts",
+        "regenerate --help",
+    ),
+    "capture": Verb(
+        "specforge_dstill.data.capture",
+        "write the target's hidden states for those answers",
+        "capture --help",
+    ),
+    "evaluate": Verb(
+        "specforge_dstill.evaluation.replay",
+        "measure how many tokens the target accepts",
+        "evaluate --help",
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb. Returns 0 done, 2 the user's mistake; anything else is a bug's traceback."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    return exit_status(lambda: _dispatch(words))
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(_overview())
+        return DONE
+    if words[0] == "--version":
+        print(__version__)
+        return DONE
+    name = words[0]
+    if name not in VERBS:
+        close = nearest(name, VERBS)
+        hint = f"; did you mean {close}?" if close else ""
+        raise UserError(f"unknown command {name!r}{hint} (commands: {', '.join(VERBS)})")
+    verb = VERBS[name]
+    module = importlib.import_module(verb.module)
+    parser = Parser(
+        prog=f"{PROGRAM} {name}",
+        description=f"{verb.help[0].upper()}{verb.help[1:]}.",
+        epilog=f"example:\n  {PROGRAM} {verb.example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    status: int = module.run(parser.parse_args(words[1:]))
+    return status
+
+
+def _overview() -> str:
+    width = max(map(len, VERBS))
+    lines = [f"usage: {PROGRAM} VERB [options]", ""]
+    lines += [f"  {name:<{width}}  {verb.help}" for name, verb in VERBS.items()]
+    lines += [
+        "",
+        f"{PROGRAM} VERB --help shows a verb's options and an example.",
+        "Training itself: torchrun -m specforge.train --mode MODE (--help for the modes)",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

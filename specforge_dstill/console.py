@@ -1,0 +1,45 @@
+"""What every command shares: one-line errors, exit statuses, an argument parser that uses them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from specforge_dstill.errors import UserError
+
+DONE, USER_MISTAKE = 0, 2
+_INTERRUPTED = 130
+# Ranks mostly share a mistake. The first of a node names it; torchrun then stops the others, well
+# within this time, and only a rank that is alone with its mistake gets to speak.
+_OTHER_RANKS_WAIT_S = 3.0
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are UserErrors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def say(message: str) -> None:
+    """One line on stderr, from the first rank of a node only."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"specforge-dstill: {message}", file=sys.stderr, flush=True)
+
+
+def exit_status(command: Callable[[], int]) -> int:
+    """Run a command; a UserError becomes one line on stderr and status 2."""
+    try:
+        return command()
+    except UserError as error:
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            time.sleep(_OTHER_RANKS_WAIT_S)
+        message = " ".join(str(error).split())
+        print(f"specforge-dstill: error: {message}", file=sys.stderr, flush=True)
+        return USER_MISTAKE
+    except KeyboardInterrupt:
+        return _INTERRUPTED

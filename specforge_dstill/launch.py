@@ -1,0 +1,231 @@
+"""One training process: its environment, its process group, its clean end.
+
+SpecForge's own command does the same for its built-in modes; it offers no public entry that takes
+a registry, so the loop is written here against its public parts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from specforge_dstill.errors import UserError
+
+if TYPE_CHECKING:
+    from specforge.application import ResolvedRun
+    from specforge.config import Config
+
+Role = Literal["auto", "all", "producer", "consumer", "both"]
+_RENDEZVOUS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_FEATURE_SUFFIXES = (".ckpt", ".ckpt.gz")
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(BaseException):
+    """A signal asked this process to end; raised so that cleanup runs on the way out."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.exit_status = 128 + signum
+
+
+@contextmanager
+def unwinding_on_signals() -> Iterator[None]:
+    """Turn the first INT, TERM or HUP into `Stopped`; later ones wait until cleanup is over."""
+    previous: dict[int, Any] = {}
+
+    def unwind(signum: int, _frame: FrameType | None) -> None:
+        for installed in previous:
+            signal.signal(installed, signal.SIG_IGN)
+        raise Stopped(signum)
+
+    # Off the main thread Python installs no handlers: the caller's own stay in force.
+    with suppress(ValueError):
+        for signum in _STOP_SIGNALS:
+            previous[signum] = signal.signal(signum, unwind)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def refusals(*, every_value_error: bool) -> Iterator[None]:
+    """Turn SpecForge's refusal of a config or of an input into a UserError.
+
+    Args:
+        every_value_error: for code that only checks. Otherwise only what SpecForge raises itself,
+            and missing files that it or transformers names, so that a bug keeps its traceback.
+    """
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        origin = _raised_in(error.__traceback__)
+        checked = isinstance(error, ValueError) and (every_value_error or origin == "specforge")
+        missing = isinstance(error, OSError) and origin in {
+            "specforge",
+            "transformers",
+            "huggingface_hub",
+        }
+        if not (checked or missing):
+            raise
+        raise UserError(" ".join(str(error).split())) from error
+
+
+def follow_torchrun(
+    config: Config, env: Mapping[str, str], *, explicit: frozenset[str] = frozenset()
+) -> Config:
+    """The config with the topology that torchrun started, unless the user set one himself."""
+    trainer = "deployment.trainer."
+    if "WORLD_SIZE" not in env or {f"{trainer}nproc_per_node", f"{trainer}nnodes"} & explicit:
+        return config
+    world = int(env["WORLD_SIZE"])
+    local = int(env.get("LOCAL_WORLD_SIZE", world))
+    raw = config.model_dump()
+    raw["deployment"]["trainer"] |= {"nproc_per_node": local, "nnodes": world // local}
+    if world > local and not config.deployment.trainer.master_addr:
+        raw["deployment"]["trainer"]["master_addr"] = env.get("MASTER_ADDR")
+    return type(config).model_validate(raw)
+
+
+def for_role(config: Config, role: str) -> Config:
+    """The config of one launched process.
+
+    A child owns no services: its parent supervises them. A producer has no training to profile.
+    """
+    raw = config.model_dump()
+    raw["training"]["role"] = role
+    if raw["deployment"].get("disaggregated"):
+        raw["deployment"]["disaggregated"]["managed_local"] = None
+    if role == "producer":
+        raw["profiling"]["enabled"] = False
+    return type(config).model_validate(raw)
+
+
+def check_inputs(config: Config) -> None:
+    """UserError for a cache, checkpoint or config that the run names and that is not there."""
+    for key in ("hidden_states_path", "eval_hidden_states_path"):
+        folder = getattr(config.data, key)
+        if not folder:
+            continue
+        if not Path(folder).is_dir():
+            raise UserError(
+                f"data.{key}: no folder {folder}; make it with: specforge-dstill capture"
+            )
+        if not _holds_features(folder):
+            raise UserError(
+                f"data.{key}: {folder} holds no feature file (*.ckpt); make them with: "
+                "specforge-dstill capture"
+            )
+    named = {
+        "model.target_model_path": config.model.target_model_path,
+        "model.draft_model_config": config.model.draft_model_config,
+        "model.draft_checkpoint_path": config.model.draft_checkpoint_path,
+        "training.resume_from": config.training.resume_from,
+    }
+    for key, value in named.items():
+        if value and _is_local(value) and not Path(value).expanduser().exists():
+            raise UserError(f"{key}: {value} does not exist")
+
+
+def run_worker(
+    resolved: ResolvedRun,
+    environment: Mapping[str, str | None],
+    run: Callable[[ResolvedRun], object] | None = None,
+) -> int:
+    """Train, in this process, as one rank.
+
+    Args:
+        resolved: the config of this process's role, bound to its mode.
+        environment: what the launch plan sets, and with None unsets, for this process.
+        run: what to do once the ranks are joined; by default SpecForge's own run.
+
+    Returns:
+        0, or 128 + the signal that ended it early.
+    """
+    for name, value in environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    os.environ["FSDP_SHARDING"] = resolved.config.training.fsdp_sharding
+    try:
+        with unwinding_on_signals():
+            _seeded(resolved, run or _specforge_run)
+    except Stopped as stopped:
+        return stopped.exit_status
+    return 0
+
+
+def _seeded(resolved: ResolvedRun, run: Callable[[ResolvedRun], object]) -> None:
+    from accelerate.utils import set_seed
+
+    training = resolved.config.training
+    set_seed(training.seed)
+    if training.role == "producer":
+        # It only publishes features: no process group, no device.
+        run(resolved)
+        return
+
+    from specforge.distributed import destroy_distributed, init_distributed
+
+    _complete_rendezvous(os.environ)
+    with refusals(every_value_error=True):
+        resolved.config.validate_world_size(int(os.environ["WORLD_SIZE"]))
+    init_distributed(
+        timeout=training.dist_timeout,
+        tp_size=training.tp_size,
+        sp_ulysses_size=training.sp_ulysses_size,
+        sp_ring_size=training.sp_ring_size,
+    )
+    try:
+        run(resolved)
+    finally:
+        destroy_distributed()
+
+
+def _specforge_run(resolved: ResolvedRun) -> None:
+    from specforge.application import build_application_run
+
+    with refusals(every_value_error=False):
+        training_run = build_application_run(resolved)
+    training_run.run()
+
+
+def _complete_rendezvous(env: MutableMapping[str, str]) -> None:
+    """The `env://` variables of a group of one, where no launcher set any."""
+    if all(name in env for name in _RENDEZVOUS):
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env.update(zip(_RENDEZVOUS, ("0", "1", "0", "127.0.0.1", str(port)), strict=True))
+
+
+def _raised_in(traceback: TracebackType | None) -> str:
+    """The top-level package whose code raised."""
+    name = ""
+    while traceback is not None:
+        name = traceback.tb_frame.f_globals.get("__name__", "")
+        traceback = traceback.tb_next
+    return name.partition(".")[0]
+
+
+def _holds_features(folder: str) -> bool:
+    return any(
+        name.endswith(_FEATURE_SUFFIXES) for _, _, names in os.walk(folder) for name in names
+    )
+
+
+def _is_local(value: str) -> bool:
+    """Whether a model's name must be a path: a hub id has one slash at most and no suffix."""
+    if "://" in value:
+        return False
+    return value.startswith(("/", ".", "~")) or value.count("/") > 1 or value.endswith(".json")

@@ -1,0 +1,152 @@
+"""The `dstill:` section of a run file: every option of ours, with its meaning and its bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from specforge_dstill.errors import UserError
+from specforge_dstill.validation import dotted_keys, explain
+
+Scalar = bool | int | float | str | None
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class TeacherOptions(Section):
+    """Stage I, partial-mask training. Both weights are off by default, as in the paper."""
+
+    position_decay: float | None = Field(
+        None, gt=0, description="gamma of the position weight exp(-(i-1)/gamma), Eq. 6; null: off"
+    )
+    mask_count_alpha: float = Field(
+        0.0, ge=0, description="alpha_m of the mask-count weight, Eq. 7; 0: off"
+    )
+
+
+class CollectOptions(Section):
+    """Trajectory collection: the frozen teacher's K passes over each block, Algorithm 1."""
+
+    top_k: int = Field(16, ge=1, description="token ids kept per position, with full-softmax logp")
+    anchors_per_sample: int | None = Field(
+        None, ge=1, description="blocks per sample, drawn by training.seed; null: every valid one"
+    )
+    record: Literal["commit", "full"] = Field(
+        "commit", description="keep the committing pass's distributions, or every pass's"
+    )
+    commit: Literal["greedy", "sampled"] = Field(
+        "greedy", description="commit the most probable token, or draw one"
+    )
+    temperature: float = Field(1.0, gt=0, description="of the draw, with commit: sampled")
+    logp_dtype: Literal["float16", "float32"] = Field(
+        "float16", description="how the store keeps log-probabilities"
+    )
+    shard_size: int = Field(64, ge=1, description="samples per file of the store")
+
+    @model_validator(mode="after")
+    def _temperature_needs_sampling(self) -> CollectOptions:
+        if self.commit == "greedy" and self.temperature != 1.0:
+            raise ValueError("dstill.collect.temperature needs dstill.collect.commit: sampled")
+        return self
+
+
+class StudentOptions(Section):
+    """Stage II, trajectory distillation into one pass."""
+
+    alpha: float = Field(
+        0.2, ge=0, le=1, description="share of KD against endpoint cross-entropy, Eq. 3"
+    )
+    p_root_start: float = Field(0.5, ge=0, le=1, description="root probability at first, Eq. 9")
+    p_root_end: float = Field(0.85, ge=0, le=1, description="root probability at last, Eq. 9")
+    p_root_warmup: float = Field(
+        0.10, ge=0, lt=1, description="share of training held at p_root_start"
+    )
+    p_root_cooldown: float = Field(
+        0.30, ge=0, lt=1, description="share of training held at p_root_end"
+    )
+    first_mismatch_weight: float | None = Field(
+        None, gt=0, le=1, description="weight from the first mismatch on, Eq. 11; null: off"
+    )
+    mismatch_decay: float | None = Field(
+        None, gt=0, lt=1, description="beta: the further fall of that weight; null: none"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StudentOptions:
+        if self.p_root_warmup + self.p_root_cooldown >= 1:
+            raise ValueError(
+                f"dstill.student.p_root_warmup + p_root_cooldown is "
+                f"{self.p_root_warmup + self.p_root_cooldown:g}; it must stay below 1"
+            )
+        if self.mismatch_decay is not None and self.first_mismatch_weight is None:
+            raise ValueError(
+                "dstill.student.mismatch_decay needs dstill.student.first_mismatch_weight"
+            )
+        return self
+
+
+class DstillOptions(Section):
+    """Everything under `dstill:`."""
+
+    steps: int = Field(8, ge=1, description="K, the passes of the teacher; at most block_size - 1")
+    trajectories: str = Field(
+        "trajectories", min_length=1, description="folder of the trajectory store"
+    )
+    blocks_per_group: int = Field(
+        64, ge=1, description="blocks that attend at once: bounds the attention's memory"
+    )
+    rows_per_tile: int = Field(
+        1024, ge=1, description="rows through the LM head at once: bounds the logits' memory"
+    )
+    teacher: TeacherOptions = TeacherOptions()
+    collect: CollectOptions = CollectOptions()
+    student: StudentOptions = StudentOptions()
+
+    def flat(self) -> dict[str, Scalar]:
+        """Every option under its dotted name, `dstill.student.alpha`."""
+        return _flatten(self.model_dump(), "dstill.")
+
+    def contract(self, section: Literal["teacher", "collect", "student"]) -> dict[str, Scalar]:
+        """What must stay the same when a run of that stage resumes: K and the stage's options."""
+        wanted = f"dstill.{section}."
+        options = {name: value for name, value in self.flat().items() if name.startswith(wanted)}
+        return {"dstill.steps": self.steps, **options}
+
+
+def option_keys() -> list[str]:
+    """Every dotted key of the section, `dstill.` included."""
+    return dotted_keys(DstillOptions, "dstill.")
+
+
+def parse_options(section: object, *, keys: list[str] | None = None) -> DstillOptions:
+    """The options of a document's `dstill:` section.
+
+    Args:
+        section: the parsed section; None stands for an empty one.
+        keys: the document's valid dotted keys, to suggest from; ours alone by default.
+
+    Raises:
+        UserError: in one line, what is wrong and what is allowed.
+    """
+    if section is None:
+        section = {}
+    if not isinstance(section, Mapping):
+        raise UserError(f"dstill: {section!r} is not a section of options")
+    try:
+        return DstillOptions.model_validate(dict(section))
+    except ValidationError as error:
+        raise explain(error, DstillOptions, prefix="dstill.", keys=keys or option_keys()) from None
+
+
+def _flatten(values: Mapping[str, Any], prefix: str) -> dict[str, Scalar]:
+    flat: dict[str, Scalar] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

@@ -1,0 +1,204 @@
+"""Run files: an ordinary SpecForge YAML with two sections of ours, `dstill:` and `modes:`.
+
+Order, the last word wins: the document, the part of `modes:` that belongs to the mode, the dotted
+overrides of the command line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args
+
+import yaml
+from pydantic import ValidationError
+
+from specforge_dstill.errors import UserError
+from specforge_dstill.mode_names import ALL_MODES, check_mode
+from specforge_dstill.options import DstillOptions, option_keys, parse_options
+from specforge_dstill.validation import dotted_keys, explain, field_at, unknown_option
+
+if TYPE_CHECKING:
+    from specforge.config import Config
+
+DEFAULT_PATH = "dstill.yaml"
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A run file, resolved for one mode.
+
+    Attributes:
+        config: what SpecForge gets.
+        options: the `dstill:` section.
+        path: the file it came from.
+        mode: also in `config.training.strategy`.
+        explicit: the dotted keys that the file or the command line set; the rest are defaults.
+    """
+
+    config: Config
+    options: DstillOptions
+    path: str
+    mode: str
+    explicit: frozenset[str]
+
+
+def load_run(
+    path: str | None = None, overrides: Sequence[str] = (), mode: str | None = None
+) -> RunFile:
+    """Read a run file for a mode.
+
+    Args:
+        path: the file; `dstill.yaml` in the current folder by default.
+        overrides: `section.field=value`, `dstill.*` included.
+        mode: the training mode; by default the file's `training.strategy`.
+
+    Raises:
+        UserError: in one line, for anything that is wrong with the file or the overrides.
+    """
+    path = DEFAULT_PATH if path is None else str(path)
+    if mode is not None:
+        check_mode(mode)
+    document = read_document(path)
+    keys = _valid_keys()
+    over: dict[str, Any] = {}
+    for item in overrides:
+        over = merge(over, _override(item, keys))
+    try:
+        return _resolve(document, over, keys, mode, path)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def read_document(path: str) -> dict[str, Any]:
+    """The file as a dict. UserError with the line number when it is malformed."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(
+            f"no run file {path}; name one with --config, or write one with: specforge-dstill init"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the run file {path}: {error}") from None
+    try:
+        document = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{path}{line}: not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict) or not document:
+        raise UserError(f"{path}: a run file holds sections such as model:, data: and training:")
+    return document
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`: sections merge, the rest is replaced; neither changes."""
+    merged = dict(base)
+    for name, value in over.items():
+        old = merged.get(name)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[name] = merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _valid_keys() -> list[str]:
+    from specforge.config import Config
+
+    return [*option_keys(), *dotted_keys(Config), "modes"]
+
+
+def _resolve(
+    document: dict[str, Any],
+    over: dict[str, Any],
+    keys: list[str],
+    mode: str | None,
+    path: str,
+) -> RunFile:
+    from specforge.config import Config, migrate_legacy_config
+
+    base = {name: value for name, value in document.items() if name != "modes"}
+    parts = _mode_parts(document.get("modes"))
+    mode = mode or _mode_of(base)
+    merged = merge(merge(base, parts.get(mode) or {}), over)
+    explicit = frozenset(_leaves(merged))
+    merged = merge(merged, {"training": {"strategy": mode}})
+    if "run_id" not in explicit:
+        # Stages share an output folder; their checkpoints must not.
+        merged["run_id"] = mode
+    options = parse_options(merged.pop("dstill", None), keys=keys)
+    try:
+        config = Config.model_validate(migrate_legacy_config(merged))
+    except ValidationError as error:
+        raise explain(error, Config, keys=keys) from None
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return RunFile(config=config, options=options, path=path, mode=mode, explicit=explicit)
+
+
+def _mode_parts(section: object) -> dict[str, dict[str, Any]]:
+    if section is None:
+        return {}
+    if not isinstance(section, dict):
+        raise UserError(f"modes: holds one part for each mode ({', '.join(ALL_MODES)})")
+    for name, part in section.items():
+        check_mode(str(name), where="modes")
+        if part is not None and not isinstance(part, dict):
+            raise UserError(f"modes.{name}: {part!r} is not a section of options")
+    return section
+
+
+def _mode_of(base: Mapping[str, Any]) -> str:
+    training = base.get("training")
+    strategy = training.get("strategy") if isinstance(training, Mapping) else None
+    if strategy is None:
+        raise UserError(f"no mode: give --mode with one of {', '.join(ALL_MODES)}")
+    check_mode(str(strategy), where="training.strategy")
+    return str(strategy)
+
+
+def _override(item: str, keys: Sequence[str]) -> dict[str, Any]:
+    """One `section.field=value` as a document with that one value in it."""
+    key, equals, text = item.partition("=")
+    if not equals:
+        raise UserError(f"override {item!r} is not of the form section.field=value")
+    if key == "training.strategy":
+        raise UserError("training.strategy is what --mode sets; give --mode instead")
+    if key not in keys or key == "modes":
+        raise unknown_option(key, keys)
+    nested: Any = _override_value(key, text)
+    for name in reversed(key.split(".")):
+        nested = {name: nested}
+    return nested
+
+
+def _override_value(key: str, text: str) -> object:
+    """The value of an override. Scalars stay text: validation reads them as the field's type."""
+    from specforge.config import Config
+
+    root = DstillOptions if key.startswith("dstill.") else Config
+    field = field_at(root, key.removeprefix("dstill.").split("."))
+    members = () if field is None else (field.annotation, *get_args(field.annotation))
+    if text in ("null", "none", "None") and NoneType in members:
+        return None
+    if str not in members and text.lstrip().startswith(("[", "{")):
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise UserError(f"override {key}: {text!r} is not a YAML list or mapping") from None
+    return text
+
+
+def _leaves(document: Mapping[str, Any], prefix: str = "") -> list[str]:
+    leaves: list[str] = []
+    for name, value in document.items():
+        if isinstance(value, Mapping) and value:
+            leaves += _leaves(value, f"{prefix}{name}.")
+        else:
+            leaves.append(f"{prefix}{name}")
+    return leaves

@@ -1,0 +1,48 @@
+"""`specforge-dstill init`: a commented run file to start from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from importlib.resources import files
+from pathlib import Path
+
+from specforge_dstill.console import DONE
+from specforge_dstill.errors import UserError
+from specforge_dstill.runfile import DEFAULT_PATH
+
+# Paths that cannot be mistaken for a hub's names: a run that still has them says what is missing.
+_TARGET, _DRAFT_CONFIG, _CACHE = "./path/to/target", "./path/to/draft.json", "./path/to/cache"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", default=_TARGET, help="the target model: a folder or a hub id")
+    parser.add_argument("--draft-config", default=_DRAFT_CONFIG, help="the drafter's config, JSON")
+    parser.add_argument("--cache", default=_CACHE, help="the feature cache that capture writes")
+    parser.add_argument(
+        "--output", default=DEFAULT_PATH, help=f"the file to write (default: {DEFAULT_PATH})"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    text = template(target=args.target, draft_config=args.draft_config, cache=args.cache)
+    path = Path(args.output)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UserError(f"{path} exists already; name another file with --output") from None
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    print(f"wrote {path}")
+    return DONE
+
+
+def template(*, target: str, draft_config: str, cache: str) -> str:
+    """The run file's text with these paths in it."""
+    text = files("specforge_dstill").joinpath("init_template.yaml").read_text(encoding="utf-8")
+    values = {"@TARGET@": target, "@DRAFT_CONFIG@": draft_config, "@CACHE@": cache}
+    for name, value in values.items():
+        # JSON strings are YAML strings.
+        text = text.replace(name, json.dumps(value, ensure_ascii=False))
+    return text

@@ -1,0 +1,165 @@
+"""The training command: `torchrun -m specforge.train --mode MODE` and `python -m specforge.train`.
+
+Under torchrun each process is one rank. Under plain Python it launches the ranks that
+`deployment.trainer` names, which come back here with the same words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from specforge_dstill.console import DONE, Parser, exit_status, say
+from specforge_dstill.launch import (
+    check_inputs,
+    follow_torchrun,
+    for_role,
+    refusals,
+    run_worker,
+)
+from specforge_dstill.mode_names import ALL_MODES, DSTILL_MODES
+from specforge_dstill.runfile import DEFAULT_PATH, RunFile, load_run
+
+if TYPE_CHECKING:
+    from specforge.application import ResolvedRun
+    from specforge.launch_plan import LaunchPlan
+
+_EXAMPLES = """\
+examples:
+  torchrun --nproc_per_node 8 -m specforge.train --mode dstill_teacher --config dstill.yaml
+  torchrun --nproc_per_node 8 -m specforge.train --mode dstill_student training.num_epochs=3
+  python -m specforge.train --mode dstill_collect dstill.collect.top_k=32
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's words; SpecForge's launcher uses the same ones when it starts ranks."""
+    parser = Parser(
+        prog="specforge.train",
+        description="Train a drafter with SpecForge's trainer.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--mode",
+        help=f"one of {', '.join(ALL_MODES)}; by default the file's training.strategy",
+    )
+    parser.add_argument(
+        "-c", "--config", default=DEFAULT_PATH, help=f"the run file (default: {DEFAULT_PATH})"
+    )
+    parser.add_argument(
+        "--role",
+        choices=("auto", "all", "producer", "consumer", "both"),
+        default="auto",
+        help="the part of a disaggregated run to start (default: auto)",
+    )
+    parser.add_argument("--node-rank", type=int, help="this node's rank in a multi-node launch")
+    parser.add_argument(
+        "--plan", action="store_true", help="print what would be started, and start nothing"
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="section.field=value",
+        help="set an option of the run file, dstill.* included",
+    )
+    return parser
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line. A first word `train`, which the launcher inserts, is dropped."""
+    args = build_parser().parse_intermixed_args(list(argv))
+    if args.overrides[:1] == ["train"]:
+        del args.overrides[0]
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        0 done, 2 the user's mistake (one line on stderr), 128 + signal when stopped.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    return exit_status(lambda: _train(parse(words)))
+
+
+def _train(args: argparse.Namespace) -> int:
+    from specforge.application import resolve_run
+
+    run = load_run(args.config, args.overrides, args.mode)
+    with refusals(every_value_error=True):
+        config = follow_torchrun(run.config, os.environ, explicit=run.explicit)
+        run = replace(run, config=config)
+        algorithm = resolve_run(config, _registry(run)).algorithm
+        plan = _plan(run, algorithm, args)
+    if args.plan:
+        print(plan.render())
+        return DONE
+    if plan.kind != "worker":
+        from specforge.launch_plan import run_commands
+
+        return run_commands(plan)
+    return _work(run, algorithm, plan)
+
+
+def _registry(run: RunFile) -> Any:
+    """SpecForge's registry, with our modes in it when one of them is asked for."""
+    if run.mode in DSTILL_MODES:
+        from specforge_dstill.modes import registry
+
+        return registry(run.options)
+    from specforge.algorithms.builtin import builtin_algorithm_registry
+
+    return builtin_algorithm_registry()
+
+
+def _plan(run: RunFile, algorithm: Any, args: argparse.Namespace) -> LaunchPlan:
+    from specforge.launch_plan import build_launch_plan
+
+    return build_launch_plan(
+        run.config,
+        algorithm=algorithm,
+        config_path=run.path,
+        overrides=args.overrides,
+        requested_role=args.role,
+        node_rank=args.node_rank,
+        worker_prefix=(sys.executable, "-m", "specforge_dstill.train", "--mode", run.mode),
+        # The planner puts the worker's own words, interpreter first, after this.
+        torchrun_prefix=(sys.executable, "-m", "torch.distributed.run", "--no-python"),
+    )
+
+
+def _work(run: RunFile, algorithm: Any, plan: LaunchPlan) -> int:
+    from specforge.application import bind_run
+    from specforge.utils import get_device_type
+
+    from specforge_dstill.machine import fit_to_machine
+
+    config, note = fit_to_machine(
+        run,
+        device_type=get_device_type(),
+        attention_backends=algorithm.spec.capabilities.attention_backends,
+    )
+    with refusals(every_value_error=True):
+        resolved = bind_run(for_role(config, plan.role), algorithm)
+    check_inputs(resolved.config)
+    if note:
+        say(note)
+    if run.mode != "dstill_collect":
+        return run_worker(resolved, plan.worker_env)
+
+    def collect(bound: ResolvedRun) -> None:
+        from specforge_dstill.modes import run_collect
+
+        run_collect(bound, run.options)
+
+    return run_worker(resolved, plan.worker_env, collect)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
