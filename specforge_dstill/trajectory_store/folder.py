@@ -1,0 +1,84 @@
+"""The small files of a store's folder, read and claimed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from specforge_dstill.errors import UserError
+from specforge_dstill.trajectory_store.files import create_once, json_bytes, os_errors_named
+from specforge_dstill.trajectory_store.identity import IDENTITY_FILE, StorePlan, require_same
+from specforge_dstill.trajectory_store.manifest import MANIFEST_FILE, Manifest
+from specforge_dstill.trajectory_store.sharding import shard_name
+
+COLLECT_AGAIN = "run --mode dstill_collect again"
+
+
+def read_plan(folder: Path) -> StorePlan | None:
+    """What ``identity.json`` says; None when there is none. Errors: ``UserError`` if damaged."""
+    content = _content(folder / IDENTITY_FILE)
+    if content is None:
+        return None
+    try:
+        return parse_plan(content)
+    except ValueError as error:
+        raise UserError(
+            f"{folder / IDENTITY_FILE} is damaged ({error}); delete it and {COLLECT_AGAIN}: "
+            "shards made with other settings will be refused, not replaced"
+        ) from error
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """What ``manifest.json`` says; None when there is none. Errors: ``UserError`` if damaged."""
+    content = _content(folder / MANIFEST_FILE)
+    if content is None:
+        return None
+    try:
+        return Manifest.from_bytes(content)
+    except ValueError as error:
+        raise UserError(
+            f"{folder / MANIFEST_FILE} is damaged ({error}); delete it and {COLLECT_AGAIN}"
+        ) from error
+
+
+def parse_plan(content: bytes) -> StorePlan:
+    """The plan in an identity file's bytes. Errors: ``ValueError`` unless every byte fits."""
+    plan = StorePlan.from_json(json.loads(content))
+    if json_bytes(plan.to_json()) != content:
+        raise ValueError("it is not written as a store writes it")
+    return plan
+
+
+def claim(folder: Path, plan: StorePlan) -> StorePlan:
+    """Make ``folder`` the store of ``plan``, or find that it already is.
+
+    Any number of processes may call this at once. Returns the plan that the folder holds, which
+    can differ from ``plan`` in library versions only.
+
+    Errors: ``UserError`` naming each setting that differs; or when the folder cannot be written.
+    """
+    with os_errors_named(folder, "make trajectory store"):
+        folder.mkdir(parents=True, exist_ok=True)
+    held = read_plan(folder)
+    if held is None:
+        manifest = read_manifest(folder)  # an identity file that was deleted or damaged
+        held = manifest.plan if manifest else plan
+        require_same(folder, held, plan)
+        create_once(folder / IDENTITY_FILE, json_bytes(held.to_json()))
+        held = read_plan(folder) or held
+    require_same(folder, held, plan)
+    return held
+
+
+def absent_shards(folder: Path, plan: StorePlan) -> list[int]:
+    """Indices of the shards that have no file, by one listing of the folder."""
+    present = {path.name for path in folder.iterdir()}
+    return [i for i in range(plan.shards) if shard_name(i, plan.shards) not in present]
+
+
+def _content(path: Path) -> bytes | None:
+    with os_errors_named(path, "read"):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
