@@ -1,0 +1,91 @@
+"""Answers from a target loaded in this process by transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specforge_dstill.data.conversations import Conversation, Message, Prompt
+from specforge_dstill.data.generation import Decoding, draw_seed, generate_batch
+from specforge_dstill.errors import UserError
+
+Save = Callable[[Conversation], None]
+#: Called with a prompt's id and why it gets no answer.
+LeaveOut = Callable[[str, str], None]
+
+
+def first_messages(prompt: Prompt) -> list[Message]:
+    """The messages before the first user turn."""
+    return [Message("system", prompt.system)] if prompt.system is not None else []
+
+
+@dataclass(frozen=True)
+class TransformersAnswers:
+    """Answers prompts batch by batch; each user turn sees the target's earlier answers.
+
+    What an answer draws depends on (seed, prompt id, turn); see ``generation``.
+    """
+
+    model: Any
+    tokenizer: Any
+    decoding: Decoding
+    seed: int
+    batch_size: int
+    template_kwargs: Mapping[str, Any]
+
+    def answer(self, prompts: Sequence[Prompt], save: Save, leave_out: LeaveOut) -> None:
+        """Answer every prompt, saving each batch as it ends; the longest prompts come first."""
+        lengths = [len(self._tokens([*first_messages(p), _user(p, 0)])) for p in prompts]
+        order = sorted(range(len(prompts)), key=lambda i: (-lengths[i], i))
+        for start in range(0, len(order), self.batch_size):
+            batch = [prompts[i] for i in order[start : start + self.batch_size]]
+            for conversation in self._batch(batch, leave_out):
+                save(conversation)
+
+    def _batch(self, prompts: Sequence[Prompt], leave_out: LeaveOut) -> Iterator[Conversation]:
+        talks = {p.id: first_messages(p) for p in prompts}
+        for turn in range(max(len(p.turns) for p in prompts)):
+            asked: list[tuple[Prompt, list[int]]] = []
+            for prompt in prompts:
+                if turn < len(prompt.turns) and prompt.id in talks:
+                    ids = self._tokens([*talks[prompt.id], _user(prompt, turn)])
+                    if self.decoding.room(len(ids)) > 0:
+                        asked.append((prompt, ids))
+                    else:
+                        del talks[prompt.id]
+                        leave_out(prompt.id, f"turn {turn + 1} fills the target's window")
+            self._turn(turn, asked, talks)
+        yield from (Conversation(p.id, tuple(talks[p.id])) for p in prompts if p.id in talks)
+
+    def _turn(
+        self, turn: int, asked: Sequence[tuple[Prompt, list[int]]], talks: dict[str, list[Message]]
+    ) -> None:
+        if not asked:
+            return
+        seeds = [draw_seed(self.seed, prompt.id, turn) for prompt, _ in asked]
+        answers = generate_batch(self.model, [ids for _, ids in asked], self.decoding, seeds)
+        for (prompt, _), ids in zip(asked, answers, strict=True):
+            talks[prompt.id] += [_user(prompt, turn), self._message(ids)]
+
+    def _message(self, ids: list[int]) -> Message:
+        stopped = ids[-1] in self.decoding.stop_ids
+        text = self.tokenizer.decode(ids[:-1] if stopped else ids, skip_special_tokens=False)
+        return Message("assistant", text, finish=None if stopped else "length")
+
+    def _tokens(self, messages: Sequence[Message]) -> list[int]:
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [m.for_template() for m in messages],
+                tokenize=False,
+                add_generation_prompt=True,
+                **self.template_kwargs,
+            )
+        except Exception as error:  # no template, or one that refuses these messages
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(f"the target's chat template cannot be applied: {reason}") from error
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def _user(prompt: Prompt, turn: int) -> Message:
+    return Message("user", prompt.turns[turn])

@@ -1,0 +1,134 @@
+"""The conversations file that ``regenerate`` writes: appended, resumed, never mixed up."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from specforge_dstill.data import jsonl
+from specforge_dstill.data.conversations import Conversation, Prompt, read_conversations
+from specforge_dstill.errors import UserError
+
+#: Recorded but not compared: they do not change which answers are asked for.
+_ONLY_RECORDED = ("versions",)
+
+
+def settings_path(output: Path) -> Path:
+    """Where the settings of ``output`` are kept."""
+    return output.with_name(output.name + ".settings.json")
+
+
+def read_settings(output: Path) -> dict[str, Any] | None:
+    """The settings an answers file was made with, None if there are none beside it."""
+    path = settings_path(output)
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: is not a settings file")
+    return found
+
+
+class AnswersFile:
+    """An output file opened for resuming: what is there stays, the rest is appended.
+
+    Opening checks that the settings and the prompts are those of the answers already there
+    and cuts off a last line torn by a kill. ``add`` may be called from several threads.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any], prompts: Sequence[Prompt]) -> None:
+        self._path, self._prompts, self._lock = path, prompts, Lock()
+        self._check_settings(settings)
+        self._cut_torn_line()
+        self._done = self._read_done()
+
+    @property
+    def done(self) -> frozenset[str]:
+        """Ids that are answered."""
+        return frozenset(self._done)
+
+    def add(self, conversation: Conversation) -> None:
+        """Append one answered conversation and hand it to the operating system."""
+        with self._lock:
+            try:
+                with self._path.open("a", encoding="utf-8") as handle:
+                    handle.write(jsonl.line(conversation.as_dict()))
+            except OSError as error:
+                raise UserError(jsonl.disk_message(self._path, error)) from error
+            self._done.append(conversation.id)
+
+    def put_in_order(self) -> None:
+        """Bring the lines into the prompts' order, so that a resumed file is the same file."""
+        place = {prompt.id: i for i, prompt in enumerate(self._prompts)}
+        order = [place.get(name, len(place)) for name in self._done]
+        if order != sorted(order):
+            found = read_conversations(self._path)
+            found.sort(key=lambda c: place.get(c.id, len(place)))
+            jsonl.write_objects(self._path, (c.as_dict() for c in found))
+            self._done = [c.id for c in found]
+
+    def _check_settings(self, settings: Mapping[str, Any]) -> None:
+        old = read_settings(self._path)
+        has_answers = self._path.exists() and self._path.stat().st_size > 0
+        if has_answers and old is None:
+            raise UserError(
+                f"{self._path}: exists and was not made by this command; choose another --output"
+            )
+        if has_answers and old is not None:
+            changed = [
+                f"{key} was {old.get(key)!r} and is now {settings.get(key)!r}"
+                for key in sorted({*old, *settings} - set(_ONLY_RECORDED))
+                if old.get(key) != settings.get(key)
+            ]
+            if changed:
+                raise UserError(
+                    f"{self._path}: holds answers made with other settings "
+                    f"({'; '.join(changed)}); choose another --output"
+                )
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(jsonl.disk_message(self._path, error)) from error
+        text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        jsonl.write_text(settings_path(self._path), text)
+
+    def _cut_torn_line(self) -> None:
+        """Shorten the file to its last newline; each add writes one line that ends in one."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb+") as handle:
+            size = handle.seek(0, os.SEEK_END)
+            kept, block = size, 1 << 16
+            while kept > 0:
+                start = max(0, kept - block)
+                handle.seek(start)
+                newline = handle.read(kept - start).rfind(b"\n")
+                kept = start + newline + 1 if newline >= 0 else start
+                if newline >= 0:
+                    break
+            if kept < size:
+                handle.truncate(kept)
+
+    def _read_done(self) -> list[str]:
+        if not self._path.exists() or self._path.stat().st_size == 0:
+            return []
+        known = {prompt.id: prompt for prompt in self._prompts}
+        done = []
+        for conversation in read_conversations(self._path):
+            asked = tuple(m.content for m in conversation.messages if m.role == "user")
+            prompt = known.get(conversation.id)
+            if prompt is not None and prompt.turns != asked:
+                raise UserError(
+                    f"{self._path}: the answer {conversation.id!r} belongs to another question "
+                    "than the prompt file has under this id; choose another --output"
+                )
+            done.append(conversation.id)
+        return done

@@ -1,0 +1,285 @@
+"""From a conversation to token ids and the mask of the tokens that are scored.
+
+Scored is exactly what the target generated: an answer from its first token to its stop token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import os
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specforge_dstill.data.conversations import Conversation, Message
+from specforge_dstill.errors import UserError
+
+#: The name that stands for the tokenizer's own chat template.
+OWN_TEMPLATE = "tokenizer"
+
+
+class RewrittenAnswersError(UserError):
+    """The chat template shows none of a conversation's answers as the target gave it."""
+
+    def __init__(self, conversation: str) -> None:
+        super().__init__(
+            f"conversation {conversation!r}: the chat template rewrites every answer, so none can "
+            "be scored; give the same --template-kwargs as for regenerate, or name one of "
+            "SpecForge's templates with --chat-template"
+        )
+        self.conversation = conversation
+
+
+@dataclass(frozen=True, eq=False)
+class TokenSample:
+    """One tokenized conversation: ``input_ids`` [S] and ``loss_mask`` [S], both int64."""
+
+    id: str
+    input_ids: Tensor
+    loss_mask: Tensor
+
+    def __post_init__(self) -> None:
+        if self.input_ids.shape != self.loss_mask.shape or self.input_ids.dim() != 1:
+            raise ValueError("input_ids and loss_mask must both have the shape [S]")
+
+    def __len__(self) -> int:
+        return self.input_ids.shape[0]
+
+    def usable(self) -> bool:
+        """Whether two neighbouring tokens are scored, so that a block has an anchor."""
+        return bool((self.loss_mask[:-1].bool() & self.loss_mask[1:].bool()).any())
+
+
+#: Turns a conversation into a sample; what ``chat_encoder`` gives.
+Encoder = Callable[[Conversation], TokenSample]
+
+
+def stop_token_ids(target: str | os.PathLike[str], tokenizer: Any = None) -> tuple[int, ...]:
+    """Ids that end an answer: generation config, else model config, else tokenizer.
+
+    The tokenizer comes last: converted models are known to name a wrong token there.
+    """
+    from transformers import AutoConfig, GenerationConfig
+
+    found: Any = None
+    with contextlib.suppress(OSError):  # not every model has a generation_config.json
+        found = GenerationConfig.from_pretrained(target).eos_token_id
+    if found is None:
+        config = AutoConfig.from_pretrained(target)
+        found = getattr(getattr(config, "text_config", None) or config, "eos_token_id", None)
+    if found is None and tokenizer is not None:
+        found = tokenizer.eos_token_id
+    if found is None:
+        raise UserError(
+            f"{target}: neither its generation config nor its tokenizer names a stop token; "
+            'set "eos_token_id" in generation_config.json'
+        )
+    return tuple(dict.fromkeys(int(i) for i in (found if isinstance(found, list) else [found])))
+
+
+def template_names() -> list[str]:
+    """Names of SpecForge's chat templates."""
+    from specforge.data.template import TEMPLATE_REGISTRY
+
+    return sorted(TEMPLATE_REGISTRY.get_all_template_names())
+
+
+def template_hash(tokenizer: Any, template: str) -> str:
+    """Hash (16 hex digits) of what defines the template."""
+    if template == OWN_TEMPLATE:
+        text = str(tokenizer.get_chat_template())
+    else:
+        text = _named_template(template).model_dump_json()
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def chat_encoder(
+    tokenizer: Any,
+    *,
+    template: str = OWN_TEMPLATE,
+    stop_ids: Sequence[int],
+    max_length: int,
+    template_kwargs: Mapping[str, Any] | None = None,
+    last_turn_only: bool = False,
+) -> Encoder:
+    """The function that tokenizes and masks conversations.
+
+    ``template`` is "tokenizer" (its own chat template) or the name of one of SpecForge's,
+    whose mask is then SpecForge's own, to the token. ``template_kwargs`` go to the chat
+    template (enable_thinking, reasoning_effort). Longer samples are cut at ``max_length``.
+    """
+    kwargs = dict(template_kwargs or {})
+    if template != OWN_TEMPLATE:
+        return _specforge_encoder(
+            tokenizer, _named_template(template), max_length, kwargs, last_turn_only
+        )
+    if not getattr(tokenizer, "chat_template", None):
+        raise UserError(
+            "the target's tokenizer has no chat template; name one of SpecForge's with "
+            f"--chat-template: {', '.join(template_names())}"
+        )
+    if not tokenizer.is_fast:
+        raise UserError(
+            "the target's tokenizer gives no character offsets; name one of SpecForge's "
+            "templates with --chat-template"
+        )
+
+    def encode(conversation: Conversation) -> TokenSample:
+        text, spans = answer_spans(conversation, _renderer(tokenizer, kwargs, conversation.id))
+        if not spans:
+            raise RewrittenAnswersError(conversation.id)
+        coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids, offsets = coded["input_ids"], coded["offset_mapping"]
+        mask = [0] * len(ids)
+        for span in spans[-1:] if last_turn_only else spans:
+            for position in span.tokens(ids, offsets, stop_ids):
+                mask[position] = 1
+        return _sample(conversation.id, ids, mask, max_length)
+
+    return encode
+
+
+@dataclass(frozen=True)
+class AnswerSpan:
+    """Characters [start, limit) of one answer; ``content_end`` is where its text ends."""
+
+    start: int
+    content_end: int
+    limit: int
+    cut: bool
+
+    def tokens(
+        self, ids: Sequence[int], offsets: Sequence[tuple[int, int]], stop_ids: Sequence[int]
+    ) -> range:
+        """Positions of the answer's tokens, its first stop token included.
+
+        An answer cut off by the length limit has no stop token, nor has one whose template
+        closes it with a token at which the target does not stop: then the text alone counts.
+        """
+        inside = [i for i, (a, b) in enumerate(offsets) if a >= self.start and b <= self.limit]
+        if not inside:
+            return range(0)
+        first, last = inside[0], inside[-1]
+        if not self.cut:
+            for position in range(first, last + 1):
+                if ids[position] in stop_ids:
+                    return range(first, position + 1)
+            warnings.warn(
+                "the chat template closes an answer with no stop token of the target "
+                f"({list(stop_ids)}); only the answers' texts are scored",
+                stacklevel=2,
+            )
+        while last >= first and offsets[last][1] > self.content_end:
+            last -= 1
+        return range(first, last + 1)
+
+
+Render = Callable[[Sequence[Message], bool], str]
+
+
+def answer_spans(conversation: Conversation, render: Render) -> tuple[str, list[AnswerSpan]]:
+    """The rendered text and the answers in it that stand as the target gave them.
+
+    An answer counts when the prompt before it, rendered as for generation, and the answer
+    right after it are both still there in the whole text: templates that strip the thinking
+    of earlier turns fail this for the earlier turns, which are then left unscored.
+    """
+    messages = conversation.messages
+    text = render(messages, False)
+    spans = []
+    for i, message in enumerate(messages):
+        if message.role != "assistant":
+            continue
+        prompt, through = render(messages[:i], True), render(messages[: i + 1], False)
+        limit = _common_length(through, text)
+        end = _end_of(message.content, text, len(prompt), limit)
+        if end is not None and text.startswith(prompt) and through.startswith(prompt):
+            spans.append(AnswerSpan(len(prompt), end, limit, message.finish == "length"))
+    return text, spans
+
+
+def _common_length(first: str, second: str) -> int:
+    """How many characters two texts share from their start."""
+    if second.startswith(first):
+        return len(first)
+    pairs = zip(first, second, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+
+
+def _end_of(content: str, text: str, start: int, limit: int) -> int | None:
+    """Where ``content`` ends in ``text[start:limit]``, None when it is not there.
+
+    Templates may trim the white space around an answer or around its thinking.
+    """
+    words = content.split()
+    if not words:
+        return None
+    exact = content.strip()
+    at = text.find(exact, start, limit)
+    if at >= 0:
+        return at + len(exact)
+    found = re.compile(r"\s*".join(map(re.escape, words))).search(text, start, limit)
+    return found.end() if found else None
+
+
+def _renderer(tokenizer: Any, kwargs: Mapping[str, Any], name: str) -> Render:
+    def render(messages: Sequence[Message], add_generation_prompt: bool) -> str:
+        try:
+            return tokenizer.apply_chat_template(
+                [m.for_template() for m in messages],
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                **kwargs,
+            )
+        except Exception as error:  # jinja2's and the template's own raise_exception
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(
+                f"conversation {name!r}: the chat template refuses it: {reason}"
+            ) from error
+
+    return render
+
+
+def _named_template(name: str) -> Any:
+    from specforge.data.template import TEMPLATE_REGISTRY
+
+    names = template_names()
+    if name in names:
+        return TEMPLATE_REGISTRY.get(name)
+    near = difflib.get_close_matches(name, names, n=len(names), cutoff=0.0)
+    raise UserError(
+        f"unknown chat template {name!r}; nearest first: {', '.join(near)}; "
+        f"or {OWN_TEMPLATE!r} for the tokenizer's own"
+    )
+
+
+def _specforge_encoder(
+    tokenizer: Any, template: Any, max_length: int, kwargs: Mapping[str, Any], last_only: bool
+) -> Encoder:
+    from specforge.data.preprocessing import preprocess_conversations
+
+    def encode(conversation: Conversation) -> TokenSample:
+        coded = preprocess_conversations(
+            tokenizer,
+            [[m.for_template() for m in conversation.messages]],
+            template,
+            max_length=max_length,
+            train_only_last_turn=last_only,
+            tools=[[]],
+            **{key: [value] for key, value in kwargs.items()},
+        )
+        ids, mask = coded["input_ids"][0][0], coded["loss_mask"][0][0]
+        return _sample(conversation.id, ids.tolist(), mask.tolist(), max_length)
+
+    return encode
+
+
+def _sample(name: str, ids: Sequence[int], mask: Sequence[int], max_length: int) -> TokenSample:
+    return TokenSample(name, torch.tensor(ids[:max_length]).long(), torch.tensor(mask[:max_length]))

@@ -1,0 +1,184 @@
+"""Prompts and conversations, read from JSONL files or from a data set on the Hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from specforge_dstill.data.jsonl import read_objects
+from specforge_dstill.errors import UserError
+
+#: Names that ShareGPT-like data sets use for the roles.
+ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
+KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
+HUB_PREFIX = "hub:"
+_HUB_NAME = re.compile(r"^[\w.-]+/[\w.-]+$")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The user's side of a conversation: one or more turns and, at times, a system text."""
+
+    id: str
+    turns: tuple[str, ...]
+    system: str | None = None
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message. ``finish`` is "length" for an answer that was cut off, else None."""
+
+    role: str
+    content: str
+    reasoning_content: str | None = None
+    finish: str | None = None
+
+    def as_dict(self) -> dict[str, str]:
+        """What is stored, without the fields that are not set."""
+        return {k: v for k, v in vars(self).items() if v is not None}
+
+    def for_template(self) -> dict[str, str]:
+        """What a chat template gets to see."""
+        return {k: v for k, v in self.as_dict().items() if k != "finish"}
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages in order; the assistant's are the target's answers."""
+
+    id: str
+    messages: tuple[Message, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The stored line, in SpecForge's own shape."""
+        return {"id": self.id, "conversations": [m.as_dict() for m in self.messages]}
+
+
+def read_prompts(source: str | Path, *, limit: int | None = None) -> list[Prompt]:
+    """Prompts of a JSONL file, or of a data set named on the Hub (``hub:NAME[:split]``).
+
+    A row has "turns", or "conversations"/"messages", of which the user's turns are taken.
+    ``limit`` keeps the first rows. Mistakes raise UserError with file and line.
+    """
+    prompts = (_prompt(row, where, name) for row, where, name in _rows(source))
+    return list(islice(_distinct(prompts, source), limit))
+
+
+def read_conversations(source: str | Path, *, limit: int | None = None) -> list[Conversation]:
+    """Conversations of a JSONL file (or of a data set on the Hub), with an answer in each."""
+    rows = (_conversation(row, where, name) for row, where, name in _rows(source))
+    return list(islice(_distinct(rows, source), limit))
+
+
+def hub_name(source: str | Path) -> tuple[str, str] | None:
+    """(data set, split) when ``source`` names one on the Hub, None for a local path."""
+    text = str(source)
+    if text.startswith(HUB_PREFIX):
+        name, _, split = text[len(HUB_PREFIX) :].partition(":")
+        return name, split or "train"
+    name, _, split = text.partition(":")
+    is_file = Path(text).exists() or text.endswith((".jsonl", ".json"))
+    if is_file or isinstance(source, Path) or not _HUB_NAME.match(name):
+        return None
+    return name, split or "train"
+
+
+def _rows(source: str | Path) -> Iterator[tuple[Mapping[str, Any], str, str]]:
+    """Yield (row, where it is for messages, default id)."""
+    hub = hub_name(source)
+    if hub is None:
+        path = Path(source)
+        for number, row in read_objects(path):
+            yield row, f"{path}:{number}", f"{path.stem}-{number:06d}"
+        return
+    name, split = hub
+    stem = name.rsplit("/", 1)[-1]
+    for number, item in enumerate(_load_hub(name, split), start=1):
+        yield item, f"{name} ({split}) row {number}", f"{stem}-{number:06d}"
+
+
+def _load_hub(name: str, split: str) -> Iterable[Mapping[str, Any]]:
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise UserError(f"{name}: reading it needs the package datasets (pip)") from error
+    try:
+        # Streamed, so that a --limit does not wait for the whole download.
+        return load_dataset(name, split=split, streaming=True)
+    except Exception as error:  # datasets raises many kinds; each means "not to be had"
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"{name}: no local file of this name, and the Hub gave no split {split!r}: {reason}"
+        ) from error
+
+
+Row = TypeVar("Row", Prompt, Conversation)
+
+
+def _distinct(rows: Iterable[Row], source: str | Path) -> Iterator[Row]:
+    seen: set[str] = set()
+    for row in rows:
+        if row.id in seen:
+            raise UserError(f"{source}: the id {row.id!r} is used twice; ids must differ")
+        seen.add(row.id)
+        yield row
+
+
+def _identifier(row: Mapping[str, Any], default: str) -> str:
+    value = row.get("id")
+    return default if value is None or value == "" else str(value)
+
+
+def _prompt(row: Mapping[str, Any], where: str, default_id: str) -> Prompt:
+    if "turns" in row:
+        turns, system = row["turns"], row.get("system")
+        if system is not None and not isinstance(system, str):
+            raise UserError(f'{where}: "system" must be a text')
+    else:
+        messages = _messages(row, where, wanted='"turns"')
+        turns = [m.content for m in messages if m.role == "user"]
+        system = next((m.content for m in messages if m.role in ("system", "developer")), None)
+    texts = isinstance(turns, list | tuple) and all(isinstance(t, str) and t for t in turns)
+    if not turns or not texts:
+        raise UserError(f'{where}: "turns" must be a list of one or more texts, none empty')
+    return Prompt(_identifier(row, default_id), tuple(turns), system)
+
+
+def _conversation(row: Mapping[str, Any], where: str, default_id: str) -> Conversation:
+    messages = _messages(row, where, wanted='"conversations"')
+    if not any(m.role == "assistant" for m in messages):
+        raise UserError(f"{where}: the conversation has no answer of the assistant")
+    return Conversation(_identifier(row, default_id), messages)
+
+
+def _messages(row: Mapping[str, Any], where: str, *, wanted: str) -> tuple[Message, ...]:
+    found = row.get("conversations", row.get("messages"))
+    if found is None:
+        keys = ", ".join(sorted(map(str, row))) or "none"
+        raise UserError(f'{where}: {wanted} (or "messages") is missing; its keys are: {keys}')
+    if not isinstance(found, list | tuple) or not found:
+        raise UserError(f"{where}: the conversation must be a list of one or more messages")
+    return tuple(_message(item, f"{where}, message {i}") for i, item in enumerate(found, start=1))
+
+
+def _message(item: Any, where: str) -> Message:
+    if not isinstance(item, Mapping):
+        raise UserError(f'{where}: must be an object with "role" and "content"')
+    role = item.get("role", item.get("from"))
+    role = ROLES.get(role, role) if isinstance(role, str) else role
+    content = item.get("content", item.get("value"))
+    if role not in KNOWN_ROLES:
+        raise UserError(f"{where}: unknown role {role!r}; known: {', '.join(KNOWN_ROLES)}")
+    if not isinstance(content, str):
+        raise UserError(f'{where}: "content" must be a text')
+    reasoning, finish = item.get("reasoning_content"), item.get("finish")
+    return Message(
+        role,
+        content,
+        reasoning if isinstance(reasoning, str) else None,
+        finish if isinstance(finish, str) else None,
+    )

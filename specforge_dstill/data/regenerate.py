@@ -1,0 +1,212 @@
+"""``specforge-dstill regenerate``: the target's own answers to a file of prompts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol
+
+from specforge_dstill.data.answer_openai import OpenAIAnswers
+from specforge_dstill.data.answer_transformers import LeaveOut, Save, TransformersAnswers
+from specforge_dstill.data.answers_file import AnswersFile
+from specforge_dstill.data.conversations import Prompt, hub_name, read_prompts
+from specforge_dstill.data.progress import Progress
+from specforge_dstill.data.targets import DTYPES
+from specforge_dstill.data.versions import library_versions
+from specforge_dstill.errors import UserError
+
+EXAMPLE = """example:
+  specforge-dstill regenerate --backend transformers --target Qwen/Qwen3-4B \\
+      --prompts prompts.jsonl --output answers.jsonl
+  specforge-dstill regenerate --backend openai --base-url http://127.0.0.1:30000/v1 \\
+      --model Qwen/Qwen3-4B --concurrency 64 --prompts mlabonne/open-perfectblend \\
+      --output answers.jsonl
+Run the same command again after an interruption: it answers what is missing.
+"""
+
+
+class Answers(Protocol):
+    """What both backends are: they answer prompts and save each answer as it ends."""
+
+    def answer(self, prompts: list[Prompt], save: Save, leave_out: LeaveOut) -> None: ...
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLE
+    add = parser.add_argument
+    add(
+        "--prompts",
+        required=True,
+        metavar="FILE|NAME",
+        help='JSONL of {"turns": […]}, or a data set on the Hub: NAME[:split], hub:NAME[:split]',
+    )
+    add("--output", required=True, type=Path, metavar="FILE", help="the conversations, JSONL")
+    add("--backend", choices=("transformers", "openai"), default="transformers")
+    add("--limit", type=positive, metavar="N", help="answer the first N prompts only")
+    add("--temperature", type=float, default=0.7, help="0 is greedy (default: 0.7)")
+    add("--top-p", type=float, default=1.0, help="default: 1.0")
+    add("--max-new-tokens", type=positive, default=2048, help="tokens an answer (default: 2048)")
+    add("--seed", type=int, default=0)
+    add(
+        "--template-kwargs",
+        type=json_object,
+        default={},
+        metavar="JSON",
+        help="""for the chat template, such as '{"enable_thinking": false}'""",
+    )
+    local = parser.add_argument_group("--backend transformers").add_argument
+    local("--target", help="the target: a folder or a name on the Hub")
+    local("--batch-size", type=positive, default=16)
+    local("--dtype", choices=DTYPES, help="default: float32 on a CPU, else the checkpoint's")
+    local("--device", help="default: cuda when there is a GPU, else cpu")
+    local("--attn-implementation", help="as in transformers, such as flash_attention_2")
+    remote = parser.add_argument_group("--backend openai").add_argument
+    remote("--base-url", help="such as http://127.0.0.1:30000/v1; the key is OPENAI_API_KEY")
+    remote("--model", help="the model's name at the endpoint")
+    remote("--concurrency", type=positive, default=32, help="requests in flight (default: 32)")
+    remote("--retries", type=int, default=5, help="tries after a failed one (default: 5)")
+    remote("--timeout", type=float, default=600.0, help="seconds a request (default: 600)")
+    remote(
+        "--extra-body",
+        type=json_object,
+        default={},
+        metavar="JSON",
+        help="""added to each request, such as '{"reasoning_effort": "low"}'""",
+    )
+
+
+def positive(text: str) -> int:
+    """An option's whole number of 1 or more."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """An option's JSON object."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"not valid JSON: {error.msg}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("not a JSON object ({…})")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer what is missing from the output; 0 when every prompt has its answer."""
+    _check(args)
+    prompts = read_prompts(args.prompts, limit=args.limit)
+    output = AnswersFile(args.output, _settings(args), prompts)
+    missing = [p for p in prompts if p.id not in output.done]
+    left_out: list[tuple[str, str]] = []
+    if missing:
+        answers = _openai(args) if args.backend == "openai" else _transformers(args)
+        done = len(prompts) - len(missing)
+        with Progress("regenerate", total=len(prompts), unit="conversation", done=done) as bar:
+            _answer(answers, missing, output, bar, left_out)
+    output.put_in_order()
+    print(f"{args.output}: {len(prompts) - len(left_out)} of {len(prompts)} conversations")
+    for name, why in left_out[:5]:
+        print(f"no answer to {name!r}: {why}", file=sys.stderr)
+    return 0
+
+
+def _answer(
+    answers: Answers,
+    missing: list[Prompt],
+    output: AnswersFile,
+    bar: Progress,
+    left_out: list[tuple[str, str]],
+) -> None:
+    lock = Lock()  # the backends may call back from several threads
+
+    def save(conversation: Any) -> None:
+        output.add(conversation)
+        with lock:
+            bar.advance()
+
+    def leave_out(name: str, why: str) -> None:
+        with lock:
+            left_out.append((name, why))
+
+    answers.answer(missing, save, leave_out)
+
+
+def _check(args: argparse.Namespace) -> None:
+    wanted = ("base_url", "model") if args.backend == "openai" else ("target",)
+    for name in wanted:
+        if not getattr(args, name):
+            raise UserError(f"--backend {args.backend} needs --{name.replace('_', '-')}")
+    if args.temperature < 0:
+        raise UserError(f"--temperature must be 0 or more, not {args.temperature:g}")
+    if not 0 < args.top_p <= 1:
+        raise UserError(f"--top-p must be over 0 and at most 1, not {args.top_p:g}")
+    if args.backend == "openai" and args.retries < 0:
+        raise UserError(f"--retries must be 0 or more, not {args.retries}")
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What decides the answers; kept beside the output and in the cache's manifest."""
+    hub = hub_name(args.prompts)
+    remote = args.backend == "openai"
+    settings = {
+        "prompts": hub[0] if hub else Path(args.prompts).name,
+        "backend": args.backend,
+        "target": args.model if remote else args.target,
+        "temperature": args.temperature,
+        "top_p": args.top_p,
+        "max_new_tokens": args.max_new_tokens,
+        "seed": args.seed,
+        "template_kwargs": args.template_kwargs,
+        "versions": library_versions("openai" if remote else "transformers", "torch"),
+    }
+    return settings | ({"extra_body": args.extra_body} if remote else {"dtype": args.dtype})
+
+
+def _openai(args: argparse.Namespace) -> Answers:
+    extra = dict(args.extra_body)
+    if args.template_kwargs:
+        extra["chat_template_kwargs"] = args.template_kwargs
+    return OpenAIAnswers(
+        base_url=args.base_url,
+        model=args.model,
+        temperature=args.temperature,
+        top_p=args.top_p,
+        max_new_tokens=args.max_new_tokens,
+        seed=args.seed,
+        concurrency=args.concurrency,
+        retries=args.retries,
+        timeout=args.timeout,
+        extra_body=extra,
+    )
+
+
+def _transformers(args: argparse.Namespace) -> Answers:
+    from specforge_dstill.data import targets
+    from specforge_dstill.data.chat import stop_token_ids
+    from specforge_dstill.data.generation import Decoding
+
+    tokenizer = targets.load_tokenizer(args.target)
+    model = targets.load_model(
+        args.target,
+        dtype=args.dtype,
+        device=args.device,
+        attn_implementation=args.attn_implementation,
+    )
+    decoding = Decoding(
+        stop_token_ids(args.target, tokenizer),
+        args.max_new_tokens,
+        args.temperature,
+        args.top_p,
+        targets.max_positions(model.config),
+    )
+    return TransformersAnswers(
+        model, tokenizer, decoding, args.seed, args.batch_size, args.template_kwargs
+    )

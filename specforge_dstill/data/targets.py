@@ -1,0 +1,73 @@
+"""Loading a target's tokenizer and weights through transformers, with clear refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from specforge_dstill.errors import UserError
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def load_tokenizer(target: str, *, trust_remote_code: bool = False) -> Any:
+    """The target's tokenizer; UserError when it is not to be had."""
+    from transformers import AutoTokenizer
+
+    return _load("tokenizer", AutoTokenizer, target, trust_remote_code=trust_remote_code)
+
+
+def load_config(target: str, *, trust_remote_code: bool = False) -> Any:
+    """The target's configuration; UserError when it is not to be had."""
+    from transformers import AutoConfig
+
+    return _load("configuration", AutoConfig, target, trust_remote_code=trust_remote_code)
+
+
+def load_model(
+    target: str,
+    *,
+    dtype: str | None = None,
+    device: str | None = None,
+    attn_implementation: str | None = None,
+    with_head: bool = True,
+    trust_remote_code: bool = False,
+) -> Any:
+    """The target in evaluation mode, frozen; ``with_head=False`` leaves the LM head out.
+
+    dtype default: float32 on a CPU (half precision is very slow on many), else the
+    checkpoint's own. device default: the GPU when there is one.
+    """
+    from transformers import AutoModel, AutoModelForCausalLM
+
+    device = device or default_device()
+    chosen: Any = dtype or ("float32" if device == "cpu" else "auto")
+    options: dict[str, Any] = {
+        "dtype": getattr(torch, chosen) if chosen in DTYPES else chosen,
+        "trust_remote_code": trust_remote_code,
+    }
+    if attn_implementation is not None:
+        options["attn_implementation"] = attn_implementation
+    kind = AutoModelForCausalLM if with_head else AutoModel
+    model = _load("model", kind, target, **options)
+    return model.to(device).eval().requires_grad_(False)
+
+
+def default_device() -> str:
+    """ "cuda" when a GPU is there, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def max_positions(config: Any) -> int | None:
+    """The longest sequence the target takes, None when its configuration does not say."""
+    found = getattr(getattr(config, "text_config", None) or config, "max_position_embeddings", None)
+    return int(found) if found else None
+
+
+def _load(what: str, kind: Any, target: str, **options: Any) -> Any:
+    try:
+        return kind.from_pretrained(target, **options)
+    except (OSError, ValueError, ImportError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{target}: the target's {what} cannot be loaded: {reason}") from error

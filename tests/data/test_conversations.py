@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specforge_dstill.data import conversations as module
+from specforge_dstill.data.conversations import (
+    Conversation,
+    Message,
+    Prompt,
+    hub_name,
+    read_conversations,
+    read_prompts,
+)
+from specforge_dstill.errors import UserError
+
+from .conftest import write_lines
+
+
+def test_prompts_get_ids_from_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "gsm8k.jsonl"
+    path.write_text('{"turns": ["a", "b"]}\n\n{"turns": ["c"], "id": 7, "system": "s"}\n')
+    assert read_prompts(path) == [
+        Prompt("gsm8k-000001", ("a", "b")),
+        Prompt("7", ("c",), "s"),
+    ]
+    assert len(read_prompts(path, limit=1)) == 1
+
+
+def test_conversations_become_prompts(tmp_path: Path) -> None:
+    shared = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
+    path = write_lines(tmp_path / "p.jsonl", [{"conversations": [*shared, *shared]}])
+    assert read_prompts(path) == [Prompt("p-000001", ("q", "q"))]
+
+
+@pytest.mark.parametrize("key", ["conversations", "messages"])
+def test_conversations_round_trip(tmp_path: Path, key: str) -> None:
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "a", "finish": "length"},
+    ]
+    path = write_lines(tmp_path / "c.jsonl", [{"id": "x", key: messages}])
+    (found,) = read_conversations(path)
+    assert found == Conversation(
+        "x", (Message("user", "q"), Message("assistant", "a", None, "length"))
+    )
+    assert found.as_dict() == {"id": "x", "conversations": messages}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "{f}: the file is empty; it needs one JSON object a line"),
+        ("\n \n", "{f}: the file is empty; it needs one JSON object a line"),
+        (
+            '{"turns": ["a"]}\n{"turns": [\n',
+            "{f}:2: the line is not valid JSON (Expecting value at column 1)",
+        ),
+        ("[1]\n", "{f}:1: the line is not a JSON object ({{…}})"),
+        (
+            '{"turns": []}\n',
+            '{f}:1: "turns" must be a list of one or more texts, none empty',
+        ),
+        (
+            '{"turns": "hello"}\n',
+            '{f}:1: "turns" must be a list of one or more texts, none empty',
+        ),
+        (
+            '{"question": "q"}\n',
+            '{f}:1: "turns" (or "messages") is missing; its keys are: question',
+        ),
+        ('{"turns": ["a"], "system": 3}\n', '{f}:1: "system" must be a text'),
+        (
+            '{"turns": ["a"], "id": "x"}\n{"turns": ["b"], "id": "x"}\n',
+            "{f}: the id 'x' is used twice; ids must differ",
+        ),
+    ],
+)
+def test_bad_prompt_files(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_prompts(path)
+    assert str(caught.value) == message.format(f=path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"conversations": []}', "{f}:1: the conversation must be a list of one or more messages"),
+        (
+            '{"conversations": [{"role": "user", "content": "q"}]}',
+            "{f}:1: the conversation has no answer of the assistant",
+        ),
+        (
+            '{"messages": [{"role": "wizard", "content": "q"}]}',
+            "{f}:1, message 1: unknown role 'wizard'; known: " + ", ".join(module.KNOWN_ROLES),
+        ),
+        (
+            '{"messages": [{"role": "user", "content": 3}]}',
+            '{f}:1, message 1: "content" must be a text',
+        ),
+        ('{"messages": ["hi"]}', '{f}:1, message 1: must be an object with "role" and "content"'),
+        (
+            '{"id": "a"}',
+            '{f}:1: "conversations" (or "messages") is missing; its keys are: id',
+        ),
+    ],
+)
+def test_bad_conversation_files(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(text + "\n")
+    with pytest.raises(UserError) as caught:
+        read_conversations(path)
+    assert str(caught.value) == message.format(f=path)
+
+
+def test_missing_and_binary_files(tmp_path: Path) -> None:
+    missing = tmp_path / "no.jsonl"
+    with pytest.raises(UserError) as caught:
+        read_prompts(missing)
+    assert str(caught.value) == f"{missing}: cannot be read: No such file or directory"
+    (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(UserError, match=r"b\.jsonl:1: the line is not UTF-8 text"):
+        read_prompts(tmp_path / "b.jsonl")
+
+
+def test_hub_names(tmp_path: Path) -> None:
+    assert hub_name("mlabonne/open-perfectblend") == ("mlabonne/open-perfectblend", "train")
+    assert hub_name("a/b:test") == ("a/b", "test")
+    assert hub_name("hub:gsm8k:test") == ("gsm8k", "test")
+    assert hub_name("prompts/gsm8k.jsonl") is None
+    assert hub_name("gsm8k") is None
+    assert hub_name(tmp_path) is None
+
+
+def test_hub_rows_become_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]},
+        {"conversations": [{"from": "human", "value": "r"}, {"from": "gpt", "value": "b"}]},
+    ]
+    monkeypatch.setattr(module, "_load_hub", lambda name, split: rows)
+    found = read_prompts("mlabonne/open-perfectblend")
+    assert found == [
+        Prompt("open-perfectblend-000001", ("q",)),
+        Prompt("open-perfectblend-000002", ("r",)),
+    ]
+
+
+def test_hub_that_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise ConnectionError("no route\nto host")
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(UserError) as caught:
+        read_prompts("a/b")
+    assert str(caught.value) == (
+        "a/b: no local file of this name, and the Hub gave no split 'train': no route"
+    )
