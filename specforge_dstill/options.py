@@ -110,7 +110,7 @@ class DstillOptions(Section):
         """Every option under its dotted name, `dstill.student.alpha`."""
         return _flatten(self.model_dump(), "dstill.")
 
-    def contract(self, section: Literal["teacher", "collect", "student"]) -> dict[str, Scalar]:
+    def contract(self, section: str) -> dict[str, Scalar]:
         """What must stay the same when a run of that stage resumes: K and the stage's options."""
         wanted = f"dstill.{section}."
         options = {name: value for name, value in self.flat().items() if name.startswith(wanted)}
@@ -118,8 +118,8 @@ class DstillOptions(Section):
 
 
 def option_keys() -> list[str]:
-    """Every dotted key of the section, `dstill.` included."""
-    return dotted_keys(DstillOptions, "dstill.")
+    """Every dotted key of the section, and the section itself."""
+    return ["dstill", *dotted_keys(DstillOptions, "dstill.")]
 
 
 def parse_options(section: object, *, keys: list[str] | None = None) -> DstillOptions:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from specforge_dstill.errors import UserError
 from specforge_dstill.mode_names import ALL_MODES, check_mode
 from specforge_dstill.options import DstillOptions, option_keys, parse_options
-from specforge_dstill.validation import dotted_keys, explain, field_at, unknown_option
+from specforge_dstill.validation import dotted_keys, explain, field_at, submodel, unknown_option
 
 if TYPE_CHECKING:
     from specforge.config import Config
@@ -127,10 +127,11 @@ def _resolve(
     mode = mode or _mode_of(base)
     merged = merge(merge(base, parts.get(mode) or {}), over)
     explicit = frozenset(_leaves(merged))
-    merged = merge(merged, {"training": {"strategy": mode}})
     if "run_id" not in explicit:
         # Stages share an output folder; their checkpoints must not.
         merged["run_id"] = mode
+    _check_sections(merged, Config)
+    merged["training"] = {**(merged.get("training") or {}), "strategy": mode}
     options = parse_options(merged.pop("dstill", None), keys=keys)
     try:
         config = Config.model_validate(migrate_legacy_config(merged))
@@ -151,6 +152,13 @@ def _mode_parts(section: object) -> dict[str, dict[str, Any]]:
         if part is not None and not isinstance(part, dict):
             raise UserError(f"modes.{name}: {part!r} is not a section of options")
     return section
+
+
+def _check_sections(document: Mapping[str, Any], config: type[Config]) -> None:
+    for name, field in config.model_fields.items():
+        value = document.get(name)
+        if submodel(field.annotation) and not isinstance(value, Mapping | None):
+            raise UserError(f"{name}: {value!r} is not a section of options")
 
 
 def _mode_of(base: Mapping[str, Any]) -> str:

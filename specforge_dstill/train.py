@@ -100,6 +100,7 @@ def _train(args: argparse.Namespace) -> int:
     if args.plan:
         print(plan.render())
         return DONE
+    check_inputs(config)
     if plan.kind != "worker":
         from specforge.launch_plan import run_commands
 
@@ -147,7 +148,6 @@ def _work(run: RunFile, algorithm: Any, plan: LaunchPlan) -> int:
     )
     with refusals(every_value_error=True):
         resolved = bind_run(for_role(config, plan.role), algorithm)
-    check_inputs(resolved.config)
     if note:
         say(note)
     if run.mode != "dstill_collect":
