@@ -232,6 +232,16 @@ def test_rows_spread_over_several_batches(
         assert_same(store[record.sample_id], record, tolerance=2**-11)
 
 
+def test_more_shards_than_may_be_mapped(
+    tmp_path: Path, records: list[SampleRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specforge_dstill.trajectory_store.reader._MAPPED_SHARDS", 2)
+    store = make_store(tmp_path, records, shard_size=1)
+    kept = [store[record.sample_id] for record in records + records[::-1]]
+    for found, record in zip(kept, records + records[::-1], strict=True):
+        assert_same(found, record, tolerance=2**-11)
+
+
 def test_many_threads_read_one_store(store: TrajectoryStore, records: list[SampleRecord]) -> None:
     def read(seed: int) -> None:
         draw = random.Random(seed)

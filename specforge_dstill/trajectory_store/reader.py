@@ -26,8 +26,8 @@ from specforge_dstill.trajectory_store.verify import (
     verify_store,
 )
 
-# A mapped shard holds a file descriptor; systems commonly allow a process 1,024 of them.
-_MAPPED_SHARDS = 256
+# A mapped shard is one memory map (its descriptor is closed); Linux allows a process 65,530.
+_MAPPED_SHARDS = 16_384
 
 
 class TrajectoryStore:
