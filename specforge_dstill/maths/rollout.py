@@ -78,9 +78,7 @@ def rollout(
     """
     if rule.temperature > 0 and generator is None:
         raise ValueError("sampled commitment needs a generator")
-    blocks = torch.full(
-        (len(anchor_ids), block_size), rule.mask_token_id, device=anchor_ids.device
-    )
+    blocks = torch.full((len(anchor_ids), block_size), rule.mask_token_id, device=anchor_ids.device)
     blocks[:, 0] = anchor_ids
     commit_pass = torch.zeros_like(blocks)
     recorder = _Recorder.empty(blocks, steps=steps, rule=rule)

@@ -5,6 +5,7 @@ Shapes: N blocks, B block size, K passes, k retained ids, T recorded passes (1 o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +45,25 @@ class Trajectory:
             commit_pass=self.commit_pass[index],
             top_ids=self.top_ids[index],
             top_logp=self.top_logp[index],
+        )
+
+    def to(self, device: torch.device | str) -> Trajectory:
+        """The same on another device."""
+        return Trajectory(
+            endpoint=self.endpoint.to(device),
+            commit_pass=self.commit_pass.to(device),
+            top_ids=self.top_ids.to(device),
+            top_logp=self.top_logp.to(device),
+        )
+
+    @classmethod
+    def cat(cls, parts: Sequence[Trajectory]) -> Trajectory:
+        """Put trajectories of the same B, T and k one after the other."""
+        return cls(
+            endpoint=torch.cat([part.endpoint for part in parts]),
+            commit_pass=torch.cat([part.commit_pass for part in parts]),
+            top_ids=torch.cat([part.top_ids for part in parts]),
+            top_logp=torch.cat([part.top_logp for part in parts]),
         )
 
     def committing(self) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,1 @@
+"""Measuring drafters: acceptance by replay, its table and its plots."""

@@ -1,0 +1,8 @@
+"""The edge to SpecForge: three training modes, and the drafter that they share."""
+
+from __future__ import annotations
+
+from specforge_dstill.modes.collect import run_collect
+from specforge_dstill.modes.registration import registry
+
+__all__ = ["registry", "run_collect"]

@@ -1,0 +1,126 @@
+"""Building the drafter of a mode for SpecForge, after everything that must fit was checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from specforge.algorithms.model_providers import AlgorithmModelParts, build_dflash_model
+from specforge.modeling.target.target_utils import TargetEmbeddingsAndHead
+from specforge.training.model_loading import load_draft_config_source
+from specforge_dstill.data.feature_files import check_cache
+from specforge_dstill.modes.checkpoints import load_draft_weights
+from specforge_dstill.modes.checks import check_options, check_samples, check_store, check_top_k
+from specforge_dstill.modes.drafter import BlockDrafter
+from specforge_dstill.modes.feature_source import FEATURES
+from specforge_dstill.options import DstillOptions
+from specforge_dstill.trajectory_store import TrajectoryStore
+
+
+def build_drafter(
+    config: Any,
+    draft: Any,
+    draft_config: Any,
+    target_config: Any,
+    input_tools: Any,
+    *,
+    mode: str,
+    options: DstillOptions,
+) -> AlgorithmModelParts:
+    """The ``build_training_model`` hook of our modes.
+
+    SpecForge's DFlash builder resolves the mask token and loads the target's embeddings and head;
+    its model is then exchanged for a :class:`BlockDrafter` over the same parts.
+    """
+    check_options(config, options, mode=mode, block_size=int(draft.block_size))
+    if config.mode == "offline":
+        _check_features(config, draft)
+    parts = build_dflash_model(config, draft, draft_config, target_config, input_tools)
+    drafter = BlockDrafter(
+        draft,
+        lm_head=parts.model.lm_head,
+        embed_tokens=parts.model.embed_tokens,
+        mask_token_id=parts.model.mask_token_id,
+        attention_backend=config.training.attention_backend,
+        blocks_per_group=options.blocks_per_group,
+    )
+    if mode == "dstill_collect":
+        check_top_k(options, drafter)
+    if mode == "dstill_student":
+        store = TrajectoryStore.open(options.trajectories)
+        check_store(store, config, options, drafter)
+        check_samples(store, list_samples(config.data.hidden_states_path))
+    return replace(parts, model=drafter)
+
+
+def list_samples(folder: str) -> list[str]:
+    """The sample ids of a cache, in SpecForge's order."""
+    from specforge.runtime.data_plane.offline_reader import list_feature_files
+
+    from specforge_dstill.modes.feature_source import relative_id
+
+    return [relative_id(folder, path) for path in list_feature_files(folder)]
+
+
+def _check_features(config: Any, draft: Any) -> None:
+    """Look at every file of the cache once, each rank at its share."""
+    joined = distributed.is_available() and distributed.is_initialized()
+    layers = [int(layer) for layer in draft.target_layer_ids]
+    check_cache(
+        Path(config.data.hidden_states_path),
+        required_keys=FEATURES,
+        width=len(layers) * int(draft.config.hidden_size),
+        layers=layers,
+        max_length=config.data.max_length,
+        dtype=getattr(torch, config.model.torch_dtype),
+        rank=distributed.get_rank() if joined else 0,
+        world_size=distributed.get_world_size() if joined else 1,
+    )
+
+
+def load_drafter(
+    *,
+    target: str,
+    draft_config: str,
+    checkpoint: str,
+    model: Any,
+    device: torch.device,
+    blocks_per_group: int = 64,
+) -> BlockDrafter:
+    """A drafter for evaluation: SpecForge's class, trained weights, the target's frozen parts.
+
+    Args:
+        target: the target's folder or name.
+        draft_config: the draft JSON, or a folder with a ``config.json``.
+        checkpoint: see :func:`load_draft_weights`.
+        model: SpecForge's ``model:`` section (dtype, keys, cache folder).
+
+    Returns:
+        The drafter in evaluation mode on ``device``.
+    """
+    from specforge.modeling.auto import AutoDraftModel
+
+    dtype = getattr(torch, model.torch_dtype)
+    config = load_draft_config_source(draft_config)
+    draft = AutoDraftModel.from_config(config, torch_dtype=dtype)
+    load_draft_weights(draft, checkpoint, config, model)
+    frozen = TargetEmbeddingsAndHead.from_pretrained(
+        target,
+        embed_key=model.embedding_key,
+        lm_head_key=model.lm_head_key,
+        cache_dir=model.cache_dir,
+        device=device.type,
+        dtype=dtype,
+        trust_remote_code=model.trust_remote_code,
+    )
+    return BlockDrafter(
+        draft.to(device),
+        lm_head=frozen.lm_head,
+        embed_tokens=frozen.embed_tokens,
+        mask_token_id=int(draft.mask_token_id),
+        blocks_per_group=blocks_per_group,
+    ).eval()

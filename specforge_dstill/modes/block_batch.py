@@ -1,0 +1,87 @@
+"""The blocks of one step: drawn per sample, padded to one tensor, and what is measured on them.
+
+Shapes: b samples, n blocks of one sample, N the most blocks of any sample, B block size,
+R supervised rows, k retained ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specforge_dstill.maths.acceptance import accepted_prefix
+
+
+@dataclass(frozen=True)
+class SampleBlocks:
+    """The blocks that one sample contributes to a step.
+
+    Attributes:
+        anchors: [n] int64.
+        inputs: [n, B] int64, what the drafter sees.
+        targets: [n, B] int64, what it should predict.
+        reference: [n, B] int64, the data's own tokens.
+        scored: [n, B] bool, inside the sequence and supervised; never the anchor.
+        supervised: [n, B] bool, masked in the input and scored: the rows of the loss.
+        weights: [n, B] float32, the weight of each row, 0 where not supervised.
+        top_ids, top_logp: [n, B, k], the teacher's distribution (Stage II); k = 0 in Stage I.
+    """
+
+    anchors: Tensor
+    inputs: Tensor
+    targets: Tensor
+    reference: Tensor
+    scored: Tensor
+    supervised: Tensor
+    weights: Tensor
+    top_ids: Tensor
+    top_logp: Tensor
+
+
+@dataclass(frozen=True)
+class BlockBatch(SampleBlocks):
+    """The same for a batch: every field has a leading b, and n is N.
+
+    Padding blocks have their anchor at 0 and no scored position.
+    """
+
+    @property
+    def at_root(self) -> Tensor:
+        """Blocks whose scored positions are all masked, and that have any. [b, N] bool."""
+        return (self.supervised == self.scored).all(-1) & self.scored.any(-1)
+
+    def root_acceptance(self, predicted: Tensor) -> tuple[Tensor, Tensor]:
+        """Teacher-forced acceptance lengths at the root, anchor included: their sum and count.
+
+        Args:
+            predicted: [R] int64, predictions of the supervised rows in row order.
+        """
+        grid = torch.full_like(self.reference, -1)
+        grid[self.supervised] = predicted
+        at_root = self.at_root
+        matches = (grid == self.reference) & self.scored
+        lengths = 1 + accepted_prefix(matches[at_root][:, 1:])
+        return lengths.sum().float(), at_root.sum().float()
+
+
+def stack_blocks(
+    samples: Sequence[SampleBlocks], *, mask_token_id: int, device: torch.device
+) -> BlockBatch:
+    """Pad every sample to the same number of blocks and move the result to ``device``."""
+    most = max(len(sample.anchors) for sample in samples)
+    padding = {"inputs": mask_token_id}
+    stacked: dict[str, Any] = {}
+    for field in fields(SampleBlocks):
+        value = padding.get(field.name, 0)
+        rows = [_pad(getattr(sample, field.name), most, value) for sample in samples]
+        stacked[field.name] = torch.stack(rows).to(device)
+    return BlockBatch(**stacked)
+
+
+def _pad(rows: Tensor, count: int, value: float) -> Tensor:
+    missing = rows.new_full((count - len(rows), *rows.shape[1:]), value)
+    return torch.cat([rows, missing])

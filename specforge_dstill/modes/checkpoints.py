@@ -1,0 +1,101 @@
+"""Draft weights from wherever they lie: a run of any DFlash-family mode, or a published folder.
+
+SpecForge refuses a warm start across strategies. A DSTILL pipeline is made of such starts
+(dflash -> teacher -> student), and the drafter is the same in all of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from specforge.algorithms.common.providers import checkpoint_key_fingerprint
+from specforge.modeling.auto import AutoDraftModel
+from specforge.training.checkpoint import CheckpointManager
+from specforge.training.model_loading import warm_start_draft_model
+from specforge_dstill.errors import UserError
+
+FAMILY = ("dflash", "dstill_teacher", "dstill_student")
+STATE_FILE = "training_state.pt"
+
+
+def build_draft(config: Any, draft_config: Any) -> nn.Module:
+    """The ``build_draft`` hook of our modes: SpecForge's class, warm-started if asked to."""
+    from specforge.utils import get_local_device
+
+    kernels = None
+    if config.model.use_liger_kernel:
+        from specforge.modeling.draft.dflash_kernels import load_liger_dflash_kernels
+
+        kernels = load_liger_dflash_kernels()
+    dtype = getattr(torch, config.model.torch_dtype)
+    draft = AutoDraftModel.from_config(draft_config, torch_dtype=dtype, dflash_kernels=kernels)
+    source = config.model.draft_checkpoint_path
+    if source:
+        load_draft_weights(draft, source, draft_config, config.model)
+    return draft.to(device=get_local_device(), dtype=dtype)
+
+
+def load_draft_weights(draft: nn.Module, source: str, draft_config: Any, model: Any) -> None:
+    """Load weights into ``draft`` from a checkpoint folder, a run folder or a Hugging Face folder.
+
+    Args:
+        source: the folder (or the name of a repository on the Hub).
+        model: SpecForge's ``model:`` section, for ``cache_dir`` and ``trust_remote_code``.
+
+    Raises:
+        UserError: nothing to load there, weights of another architecture, or of another family.
+    """
+    state_file = find_state_file(source)
+    strategy = _strategy_of(state_file) if state_file else FAMILY[0]
+    if strategy not in FAMILY:
+        raise UserError(
+            f"{source} was written by mode {strategy}; a drafter can start from a checkpoint of "
+            f"{', '.join(FAMILY)}, or from a Hugging Face folder of a DFlash drafter"
+        )
+    try:
+        warm_start_draft_model(
+            draft,
+            str(state_file) if state_file else source,
+            draft_config=draft_config,
+            strategy=strategy,
+            cache_dir=model.cache_dir,
+            trust_remote_code=model.trust_remote_code,
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot load draft weights from {source}: {_one_line(error)}") from error
+
+
+def find_state_file(source: str) -> Path | None:
+    """The training state under a checkpoint or run folder; None if there is none to find."""
+    path = Path(source.removeprefix("file://")).expanduser()
+    if not path.exists() or (path / "config.json").exists():
+        return None
+    try:
+        return Path(CheckpointManager.resolve_resume_dir(str(path))) / STATE_FILE
+    except (FileNotFoundError, ValueError) as error:
+        raise UserError(f"no drafter to start from: {_one_line(error)}") from error
+
+
+def _strategy_of(state_file: Path) -> str:
+    """The mode that wrote a checkpoint. Tensors and plain values only: no code is unpickled."""
+    try:
+        state = torch.load(state_file, map_location="cpu", weights_only=True, mmap=True)
+        return str(state["strategy"])
+    except Exception as error:
+        raise UserError(
+            f"cannot read the checkpoint {state_file}: {_one_line(error)}; "
+            "it may be cut short: take an earlier one"
+        ) from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def weights_hash(draft: nn.Module) -> str:
+    """SHA-256 over names, dtypes, shapes and values of the draft's weights."""
+    return checkpoint_key_fingerprint(draft, draft.state_dict().keys())

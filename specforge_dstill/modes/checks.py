@@ -1,0 +1,81 @@
+"""What must fit together before a mode starts: options, drafter, cache and trajectory store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specforge_dstill.errors import UserError
+from specforge_dstill.maths.reveal_schedule import check_steps
+from specforge_dstill.modes.checkpoints import weights_hash
+from specforge_dstill.modes.drafter import BlockDrafter
+from specforge_dstill.options import DstillOptions
+from specforge_dstill.trajectory_store import TrajectoryStore
+
+# SpecForge's options of the DFlash objective, and what takes their place in our modes.
+REPLACED_OPTIONS = {
+    "loss_decay_gamma": (None, "dstill.teacher.position_decay"),
+    "loss_type": ("dflash", "the objective of the mode itself"),
+}
+
+
+def check_options(config: Any, options: DstillOptions, *, mode: str, block_size: int) -> None:
+    """Refuse options that do not fit the drafter or the mode, before anything heavy is loaded."""
+    try:
+        check_steps(block_size, options.steps)
+    except ValueError as error:
+        raise UserError(f"dstill.steps: {error}") from error
+    for name, (default, replacement) in REPLACED_OPTIONS.items():
+        if getattr(config.training, name) != default:
+            raise UserError(
+                f"training.{name} belongs to --mode dflash and would be ignored by {mode}; "
+                f"remove it, its place is taken by {replacement}"
+            )
+    starts = config.model.draft_checkpoint_path or config.training.resume_from
+    if mode == "dstill_collect" and not config.model.draft_checkpoint_path:
+        raise UserError(
+            "dstill_collect needs a trained teacher: set model.draft_checkpoint_path to the "
+            "output folder of --mode dstill_teacher"
+        )
+    if mode == "dstill_student" and not starts:
+        raise UserError(
+            "dstill_student starts from its teacher: set model.draft_checkpoint_path to the "
+            "output folder of --mode dstill_teacher (or training.resume_from to go on)"
+        )
+
+
+def check_top_k(options: DstillOptions, drafter: BlockDrafter) -> None:
+    """Refuse to retain more ids than there are tokens that can be predicted."""
+    legal = drafter.lm_head.weight.shape[0] - 1
+    if options.collect.top_k > legal:
+        raise UserError(
+            f"dstill.collect.top_k is {options.collect.top_k}, but the vocabulary has only "
+            f"{legal} tokens besides the mask; make it {legal} or less"
+        )
+
+
+def check_store(
+    store: TrajectoryStore, config: Any, options: DstillOptions, drafter: BlockDrafter
+) -> None:
+    """Refuse a store that was made for another block size, vocabulary, length or teacher."""
+    expected: dict[str, Any] = {
+        "block_size": drafter.block_size,
+        "steps": options.steps,
+        "vocab_size": drafter.lm_head.weight.shape[0],
+        "mask_token_id": drafter.mask_token_id,
+        "max_length": config.data.max_length,
+    }
+    if config.model.draft_checkpoint_path:
+        # The student has just been initialised from the checkpoint: its weights are the teacher's.
+        expected["teacher_hash"] = weights_hash(drafter.draft_model)
+    store.check(**expected)
+
+
+def check_samples(store: TrajectoryStore, sample_ids: list[str]) -> None:
+    """Refuse a store that lacks a sample of the cache."""
+    absent = [sample_id for sample_id in sample_ids if sample_id not in store]
+    if absent:
+        raise UserError(
+            f"trajectory store {store.folder} has no record of {len(absent)} of the cache's "
+            f"{len(sample_ids)} samples (first: {absent[0]}); run --mode dstill_collect on this "
+            "cache, or train on the cache that the store was collected from"
+        )

@@ -1,0 +1,172 @@
+"""Trajectory collection: the frozen teacher refines every training block once (Algorithm 1).
+
+Work is cut into shards of the sample list; each rank writes its own. What a record holds does
+not depend on the number of ranks, and a second run does what is missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+
+from specforge.training.assembly import build_model_bundle
+from specforge_dstill.data.feature_files import load_features
+from specforge_dstill.data.progress import Progress
+from specforge_dstill.maths.anchors import draw_anchors
+from specforge_dstill.maths.rollout import CommitRule
+from specforge_dstill.modes.assembly import list_samples
+from specforge_dstill.modes.checkpoints import weights_hash
+from specforge_dstill.modes.draws import sample_generator
+from specforge_dstill.modes.drafter import BlockDrafter, rollout_blocks
+from specforge_dstill.options import CollectOptions, DstillOptions
+from specforge_dstill.token_hash import token_hash
+from specforge_dstill.trajectory_store import SampleRecord, StoreIdentity, StoreWriter
+
+if TYPE_CHECKING:
+    from specforge.application import ResolvedRun
+
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Collector:
+    """Refines the blocks of one sample.
+
+    Attributes:
+        folder: the feature cache.
+        max_length: samples are cut to so many tokens, as in training.
+        seed: of the anchors, and of sampled commitment.
+    """
+
+    drafter: BlockDrafter
+    folder: Path
+    options: DstillOptions
+    max_length: int
+    seed: int
+
+    def record(self, sample_id: str) -> SampleRecord:
+        """The trajectories of one sample, a pure function of teacher, sample, options and seed."""
+        features = load_features(self.folder / sample_id)
+        input_ids = features["input_ids"][: self.max_length]
+        loss_mask = features["loss_mask"][: self.max_length]
+        head = self.drafter.lm_head.weight
+        anchors = draw_anchors(
+            loss_mask,
+            count=self.options.collect.anchors_per_sample,
+            generator=sample_generator(self.seed, sample_id, "anchors"),
+        )
+        trajectory = rollout_blocks(
+            self.drafter,
+            features["hidden_states"][: self.max_length].to(head),
+            anchors.to(head.device),
+            input_ids[anchors].to(head.device),
+            steps=self.options.steps,
+            rule=commit_rule(self.options.collect, mask_token_id=self.drafter.mask_token_id),
+            generator=self._generator(sample_id, head.device),
+        )
+        return SampleRecord(
+            sample_id=sample_id,
+            token_hash=token_hash(input_ids),
+            length=len(input_ids),
+            anchors=anchors,
+            trajectory=trajectory.to("cpu"),
+        )
+
+    def _generator(self, sample_id: str, device: torch.device) -> torch.Generator | None:
+        if self.options.collect.commit == "greedy":
+            return None
+        key = sample_generator(self.seed, sample_id, "commit").initial_seed()
+        return torch.Generator(device).manual_seed(key)
+
+
+def commit_rule(options: CollectOptions, *, mask_token_id: int) -> CommitRule:
+    """The rule that the ``dstill.collect`` options describe."""
+    return CommitRule(
+        mask_token_id=mask_token_id,
+        top_k=options.top_k,
+        every_pass=options.record == "full",
+        temperature=options.temperature if options.commit == "sampled" else 0.0,
+    )
+
+
+def run_collect(resolved: ResolvedRun, options: DstillOptions) -> None:
+    """What ``--mode dstill_collect`` runs, once the ranks are joined."""
+    config = resolved.config
+    bundle = build_model_bundle(config, algorithm=resolved.algorithm)
+    drafter = bundle.model.eval()
+    folder = config.data.hidden_states_path
+    collector = Collector(
+        drafter, Path(folder), options, max_length=config.data.max_length, seed=config.training.seed
+    )
+    writer = StoreWriter(
+        options.trajectories,
+        identity=store_identity(config, options, drafter),
+        sample_ids=list_samples(folder),
+        shard_size=options.collect.shard_size,
+        logp_dtype=options.collect.logp_dtype,
+    )
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    share = writer.missing(ranks, rank)
+    # Shares fit together only if every rank has looked before any rank writes.
+    distributed.barrier()
+    _write(writer, collector, share, show=rank == 0)
+    if rank == 0:
+        _await_shards(writer)
+        manifest = writer.finish()
+        print(
+            f"trajectories: {manifest.total_blocks} blocks of {manifest.plan.samples} samples, "
+            f"{manifest.total_bytes} bytes in {writer.folder}"
+        )
+
+
+def store_identity(config: Any, options: DstillOptions, drafter: BlockDrafter) -> StoreIdentity:
+    """Everything that decides what the records of this run hold."""
+    collect = options.collect
+    return StoreIdentity(
+        block_size=drafter.block_size,
+        steps=options.steps,
+        top_k=collect.top_k,
+        record=collect.record,
+        commit=collect.commit,
+        temperature=collect.temperature,
+        mask_token_id=drafter.mask_token_id,
+        vocab_size=drafter.lm_head.weight.shape[0],
+        max_length=config.data.max_length,
+        anchors_per_sample=collect.anchors_per_sample,
+        seed=config.training.seed,
+        teacher_hash=weights_hash(drafter.draft_model),
+        draft_config=drafter.draft_model.config.to_diff_dict(),
+        versions={
+            name: version(name)
+            for name in ("specforge-dstill", "specforge", "torch", "transformers")
+        },
+    )
+
+
+def _write(writer: StoreWriter, collector: Collector, share: list[int], *, show: bool) -> None:
+    samples = sum(len(writer.samples_of(index)) for index in share)
+    with Progress("collect", total=samples, enabled=show) as progress:
+
+        def records(index: int) -> Iterator[SampleRecord]:
+            for sample_id in writer.samples_of(index):
+                yield collector.record(sample_id)
+                progress.advance()
+
+        for index in share:
+            writer.write_shard(index, records(index))
+
+
+def _await_shards(writer: StoreWriter) -> None:
+    """Wait for the other ranks' files rather than in a collective, which would time out.
+
+    If a rank dies its launcher ends this one too.
+    """
+    while writer.missing():
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,207 @@
+"""The drafter as DSTILL sees it: block tokens in, hidden states out.
+
+All three modes, rollout and evaluation run this one forward pass over SpecForge's
+DFlashDraftModel. The frozen target embeddings and LM head sit beside it under the names that
+SpecForge's backend looks for (``embed_tokens``, ``lm_head``, ``draft_model``).
+
+Shapes: b samples, N blocks, B block size, S context length, L target layers, H hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specforge_dstill.maths.rollout import CommitRule, rollout
+from specforge_dstill.maths.trajectory import Trajectory
+from specforge_dstill.modes.block_attention import GROUPED_ATTENTION, BlockLayout
+
+
+class BlockDrafter(nn.Module):
+    """A DFlash drafter over blocks anchored anywhere in a sequence.
+
+    Args:
+        draft_model: SpecForge's ``DFlashDraftModel``; the only trained part.
+        lm_head, embed_tokens: the target's, frozen.
+        mask_token_id: the id that stands for [MASK].
+        attention_backend: ``sdpa`` (in groups of blocks), ``flex_attention`` or ``eager``.
+        blocks_per_group: how many blocks ``sdpa`` attends at once.
+    """
+
+    def __init__(
+        self,
+        draft_model: Any,
+        *,
+        lm_head: nn.Linear,
+        embed_tokens: nn.Embedding,
+        mask_token_id: int,
+        attention_backend: str = "sdpa",
+        blocks_per_group: int = 64,
+    ) -> None:
+        super().__init__()
+        self.draft_model = draft_model
+        self.lm_head = lm_head
+        self.embed_tokens = embed_tokens
+        self.mask_token_id = mask_token_id
+        self.block_size = int(draft_model.block_size)
+        self.attention_backend = attention_backend
+        self.blocks_per_group = blocks_per_group
+        draft_model.config._attn_implementation = (
+            GROUPED_ATTENTION if attention_backend == "sdpa" else attention_backend
+        )
+
+    def forward(
+        self,
+        block_ids: Tensor,
+        anchors: Tensor,
+        hidden_states: Tensor,
+        context: ContextCache | None = None,
+    ) -> Tensor:
+        """Run one pass over all blocks.
+
+        Args:
+            block_ids: [b, N, B] int64, visible tokens and ``mask_token_id``.
+            anchors: [b, N] int64, the position of each block's first token.
+            hidden_states: [b, S, L * H], the target's features. A block reads those strictly
+                before its anchor.
+            context: give the same :class:`ContextCache` for repeated passes over the same
+                features; they are then projected in the first pass only.
+
+        Returns:
+            [b, N, B, H], what the LM head reads.
+        """
+        samples, count, size = block_ids.shape
+        length = hidden_states.shape[1]
+        if context is not None:
+            context.begin(own_length=count * size)
+            if context.is_filled:
+                hidden_states = hidden_states[:, :0]
+        states = self.draft_model(
+            position_ids=self._positions(anchors, hidden_states.shape[1]),
+            attention_mask=self._masks(anchors, length),
+            noise_embedding=self.embed_tokens(block_ids.reshape(samples, count * size)),
+            target_hidden=hidden_states,
+            past_key_values=context,
+        )
+        return states.reshape(samples, count, size, -1)
+
+    def head(self, rows: Tensor) -> Tensor:
+        """The frozen LM head: [R, H] -> [R, V]."""
+        return self.lm_head(rows)
+
+    def _positions(self, anchors: Tensor, context_length: int) -> Tensor:
+        """Absolute positions of context and block tokens: [b, S + N * B]."""
+        offset = torch.arange(self.block_size, device=anchors.device)
+        own = (anchors[:, :, None] + offset).flatten(1)
+        context = torch.arange(context_length, device=anchors.device).expand(len(anchors), -1)
+        return torch.cat([context, own], dim=1)
+
+    def _masks(self, anchors: Tensor, context_length: int) -> dict[str, Any]:
+        """One mask per kind of layer, built once and shared by the layers."""
+        config = self.draft_model.config
+        is_causal = getattr(config, "is_causal", None)
+        masks = {}
+        for kind in set(self.draft_model.layer_types):
+            sliding = kind == "sliding_attention"
+            layout = BlockLayout(
+                anchors=anchors,
+                context_length=context_length,
+                block_size=self.block_size,
+                window=config.sliding_window if sliding else None,
+                # SpecForge and the engines take a sliding layer as causal within the block
+                # and a full layer as bidirectional, unless the config says otherwise.
+                causal=sliding if is_causal is None else bool(is_causal),
+                blocks_per_group=self.blocks_per_group,
+            )
+            masks[kind] = self._mask(layout)
+        return masks
+
+    def _mask(self, layout: BlockLayout) -> Any:
+        if self.attention_backend == "flex_attention":
+            return layout.flex_mask()
+        return layout.dense_mask() if self.attention_backend == "eager" else layout
+
+
+class ContextCache:
+    """Keys and values of the context, kept for repeated passes over the same features.
+
+    It plays the part of transformers' Cache: an attention layer hands it the keys and values of
+    context and blocks, and gets back those to attend to. Only the context's are kept.
+    """
+
+    def __init__(self) -> None:
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self._own_length = 0
+
+    @property
+    def is_filled(self) -> bool:
+        return bool(self._layers)
+
+    def begin(self, *, own_length: int) -> None:
+        """Announce a pass whose last ``own_length`` positions belong to blocks."""
+        self._own_length = own_length
+
+    def select(self, rows: Tensor) -> None:
+        """Go on with these samples only; [b'] int64."""
+        self._layers = {
+            layer: (keys[rows], values[rows]) for layer, (keys, values) in self._layers.items()
+        }
+
+    def update(
+        self, keys: Tensor, values: Tensor, layer_idx: int, cache_kwargs: Any = None
+    ) -> tuple[Tensor, Tensor]:
+        """Keep the context on the first pass, put it before the blocks on the others.
+
+        Shapes: [b, key/value heads, S + N * B or N * B, D].
+        """
+        if layer_idx in self._layers:
+            context_keys, context_values = self._layers[layer_idx]
+            return torch.cat([context_keys, keys], 2), torch.cat([context_values, values], 2)
+        length = keys.shape[2] - self._own_length
+        self._layers[layer_idx] = (keys[:, :, :length].clone(), values[:, :, :length].clone())
+        return keys, values
+
+
+@torch.no_grad()
+def rollout_blocks(
+    drafter: BlockDrafter,
+    hidden_states: Tensor,
+    anchors: Tensor,
+    anchor_ids: Tensor,
+    *,
+    steps: int,
+    rule: CommitRule,
+    generator: torch.Generator | None = None,
+    blocks_per_pass: int = 512,
+) -> Trajectory:
+    """Refine the blocks of one sample; the context is projected once for all of them.
+
+    Args:
+        hidden_states: [S, L * H] of the sample.
+        anchors, anchor_ids: [N] int64, positions and tokens of the anchors.
+        blocks_per_pass: how many blocks are refined together, whatever N is.
+    """
+    context = ContextCache()
+    features = hidden_states[None]
+    parts = []
+    for start in range(0, max(len(anchors), 1), blocks_per_pass):
+        chosen = slice(start, start + blocks_per_pass)
+        at = anchors[None, chosen]
+
+        def hidden(blocks: Tensor, at: Tensor = at) -> Tensor:
+            return drafter(blocks[None], at, features, context)[0]
+
+        parts.append(
+            rollout(
+                hidden,
+                drafter.head,
+                anchor_ids[chosen],
+                block_size=drafter.block_size,
+                steps=steps,
+                rule=rule,
+                generator=generator,
+            )
+        )
+    return Trajectory.cat(parts)

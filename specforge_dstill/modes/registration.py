@@ -1,0 +1,124 @@
+"""The three modes as SpecForge algorithms, made from DFlash's own registration.
+
+What a mode shares with DFlash (draft architecture, capture layers and keys, normalisation,
+streaming contract) is DFlash's provider itself; what differs is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from specforge.algorithms.builtin import builtin_algorithm_registry
+from specforge.algorithms.common.defaults import no_missing_checkpoint_keys
+from specforge.algorithms.common.providers import (
+    AlgorithmProviders,
+    StepProvider,
+    make_registration,
+)
+from specforge.algorithms.contracts import AlgorithmSpec, FeatureMode
+from specforge.algorithms.dflash.providers import algorithm_providers, algorithm_spec
+from specforge.algorithms.registry import AlgorithmRegistration, AlgorithmRegistry
+from specforge_dstill.mode_names import DSTILL_MODES
+from specforge_dstill.modes.assembly import build_drafter
+from specforge_dstill.modes.block_step import BlockStep
+from specforge_dstill.modes.checkpoints import build_draft
+from specforge_dstill.modes.feature_source import collator, reader_for
+from specforge_dstill.modes.student import student_strategy
+from specforge_dstill.modes.teacher import teacher_strategy
+from specforge_dstill.options import DstillOptions
+from specforge_dstill.trajectory_store import TrajectoryStore
+
+# Modes that can learn from features as a capture server streams them. The others join records
+# by sample, which needs a cache.
+STREAMING_MODES = ("dstill_teacher",)
+
+
+def registry(options: DstillOptions) -> AlgorithmRegistry:
+    """SpecForge's five modes and our three, bound to a run's options."""
+    catalogue = builtin_algorithm_registry()
+    for mode in DSTILL_MODES:
+        catalogue = catalogue.with_registration(_registration(mode, options))
+    return catalogue
+
+
+def _registration(mode: str, options: DstillOptions) -> AlgorithmRegistration:
+    return make_registration(_spec(mode), _providers(mode, options))
+
+
+def _spec(mode: str) -> AlgorithmSpec:
+    spec = algorithm_spec()
+    contracts = tuple(
+        contract
+        for contract in spec.feature_contracts
+        if contract.mode is FeatureMode.OFFLINE or mode in STREAMING_MODES
+    )
+    return replace(spec, name=mode, feature_contracts=contracts)
+
+
+def _providers(mode: str, options: DstillOptions) -> AlgorithmProviders:
+    dflash = algorithm_providers()
+    offline = tuple(
+        replace(provider, build_reader=reader_for(mode), build_collator=collator)
+        for provider in dflash.offline
+    )
+    streaming = tuple(
+        replace(provider, build_collator=collator) for provider in dflash.server_streaming
+    )
+
+    def build_training_model(config: Any, draft: Any, draft_config: Any, *rest: Any) -> Any:
+        return build_drafter(config, draft, draft_config, *rest, mode=mode, options=options)
+
+    return replace(
+        dflash,
+        algorithm_name=mode,
+        step=_step_provider(mode, options),
+        model=replace(
+            dflash.model, build_draft=build_draft, build_training_model=build_training_model
+        ),
+        offline=offline,
+        server_streaming=streaming if mode in STREAMING_MODES else (),
+    )
+
+
+def _step_provider(mode: str, options: DstillOptions) -> StepProvider:
+    """How a step is built, and what a resumed run must share with the run that it continues."""
+    section = mode.removeprefix("dstill_")
+
+    def step_options(config: Any) -> dict[str, Any]:
+        return {
+            **options.contract(section),
+            "seed": config.training.seed,
+            "num_anchors": config.training.num_anchors,
+        }
+
+    def resume_contract(_config: Any, draft: Any, drafter: Any) -> dict[str, Any]:
+        return {
+            "dstill_block_size": drafter.block_size,
+            "dstill_mask_token_id": drafter.mask_token_id,
+            "dstill_target_layer_ids": tuple(draft.target_layer_ids),
+        }
+
+    return StepProvider(
+        build=_builder(mode, options),
+        options=step_options,
+        resume_contract=resume_contract,
+        allowed_missing_checkpoint_keys=no_missing_checkpoint_keys,
+        uses_external_target_head=False,
+    )
+
+
+def _builder(mode: str, options: DstillOptions) -> Callable[..., Any]:
+    def build(
+        model: nn.Module, *, seed: int, num_anchors: int, target_head: Any = None, **_: Any
+    ) -> Any:
+        step = BlockStep(model, options)
+        if mode == "dstill_student":
+            store = TrajectoryStore.open(options.trajectories)
+            return student_strategy(step, store, num_anchors=num_anchors, seed=seed)
+        return teacher_strategy(step, num_anchors=num_anchors, seed=seed)
+
+    return build

@@ -1,0 +1,121 @@
+"""A tiny target, its tokenizer, a drafter and a cache: enough to run every stage in seconds.
+
+Shapes: hidden 32, 4 target layers, vocabulary 64, block size 8.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+VOCAB = 64
+HIDDEN = 32
+BLOCK_SIZE = 8
+LAYERS = [1, 2]
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"]
+MASK_ID, STOP_ID = 3, 2
+WORDS = ["user", "assistant", "\n", *[f"w{i}" for i in range(VOCAB - len(SPECIAL) - 3)]]
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def save_target(folder: Path, *, seed: int = 0) -> Path:
+    """A random Qwen3 target with a word-level tokenizer, saved as a Hugging Face folder."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=HIDDEN,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+        bos_token_id=1,
+        eos_token_id=STOP_ID,
+        pad_token_id=0,
+        initializer_range=0.3,
+    )
+    model = Qwen3ForCausalLM(config)
+    model.generation_config.eos_token_id = STOP_ID
+    model.generation_config.pad_token_id = 0
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Words, with the newline as a word of its own."""
+    vocabulary = {word: index for index, word in enumerate([*SPECIAL, *WORDS])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL[0]))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Split(" ", "removed")]
+    )
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=SPECIAL[STOP_ID],
+        pad_token=SPECIAL[0],
+        mask_token=SPECIAL[MASK_ID],
+    )
+    wrapped.add_special_tokens({"additional_special_tokens": SPECIAL[1:2]})
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
+
+
+def draft_config(*, layer_types: tuple[str, ...] = ("full_attention",) * 2) -> dict[str, Any]:
+    """A two-layer DFlash drafter for the tiny target."""
+    sliding = "sliding_attention" in layer_types
+    return {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "vocab_size": VOCAB,
+        "hidden_size": HIDDEN,
+        "intermediate_size": 48,
+        "num_hidden_layers": len(layer_types),
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-6,
+        "num_target_layers": 4,
+        "block_size": BLOCK_SIZE,
+        "layer_types": list(layer_types),
+        "use_sliding_window": sliding,
+        "sliding_window": 6 if sliding else None,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.2,
+        "dflash_config": {"target_layer_ids": LAYERS, "mask_token_id": MASK_ID},
+    }
+
+
+def write_json(path: Path, content: Any) -> Path:
+    path.write_text(json.dumps(content))
+    return path
+
+
+def save_features(folder: Path, *, samples: int = 6, length: int = 40, seed: int = 0) -> Path:
+    """A feature cache of random tokens and states; sample i has ``length + i`` tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    for index in range(samples):
+        size = length + index
+        loss_mask = torch.zeros(size, dtype=torch.int64)
+        loss_mask[8:-2] = 1
+        path = folder / "data" / "00000" / f"{index:08d}.ckpt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(
+            {
+                "input_ids": torch.randint(4, VOCAB, (size,), generator=generator),
+                "loss_mask": loss_mask,
+                "hidden_states": torch.randn(size, len(LAYERS) * HIDDEN, generator=generator),
+            },
+            path,
+        )
+    return folder
