@@ -92,7 +92,7 @@ class OpenAIAnswers:
             )
         except openai.APIConnectionError as error:
             raise UserError(
-                f"{self.base_url}: no answer after {self.retries + 1} tries ({error}); "
+                f"{self.base_url}: no answer (tries: {self.retries + 1}; {error}); "
                 "is the server up? Finished answers are kept, run the same command to go on"
             ) from error
         except openai.APIStatusError as error:

@@ -1,0 +1,275 @@
+"""The target's greedy answers with their features: computed once, kept in a folder, read lazily.
+
+The answer's token ids are kept as they were generated, never tokenized again from its text. A
+file is found by its prompt's token ids, so that new prompts, other limits and other data sets
+only add files, and a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specforge_dstill.data import jsonl
+from specforge_dstill.data.answer_transformers import first_messages
+from specforge_dstill.data.capture_core import batches_by_length
+from specforge_dstill.data.capture_transformers import Features
+from specforge_dstill.data.chat import TokenSample
+from specforge_dstill.data.conversations import Message, Prompt
+from specforge_dstill.data.generation import Decoding
+from specforge_dstill.data.manifest import differences
+from specforge_dstill.errors import UserError
+from specforge_dstill.token_hash import token_hash
+
+SETTINGS = "settings.json"
+#: Recorded, not compared: they say what made the first of the answers.
+_ONLY_RECORDED = ("versions",)
+_FEATURES_BATCH_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class StoredAnswer:
+    """An answer in the folder: ``input_ids`` [S] of prompt and answer, ``start`` of the answer."""
+
+    path: Path
+    input_ids: Tensor
+    start: int
+
+    def features(self) -> Tensor:
+        """The target's states, [S, layers * H]; read from the disk at each call."""
+        return _read(self.path)[0]["hidden_states"]
+
+
+class AnswerFolder:
+    """Answers made with the same settings.
+
+    Raises:
+        UserError: the folder holds answers made with other settings, or cannot be written.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self._folder = folder
+        _claim(folder, json.loads(json.dumps(settings)))
+
+    def get(self, prompt_ids: Sequence[int]) -> StoredAnswer | None:
+        """The answer to a prompt, None if there is none yet."""
+        path = self._path(prompt_ids)
+        if not path.is_file():
+            return None
+        tensors, start = _read(path, names=("input_ids",))
+        return StoredAnswer(path, tensors["input_ids"], start)
+
+    def put(self, prompt_ids: Sequence[int], input_ids: Tensor, hidden_states: Tensor) -> None:
+        """Keep an answer: temporary name, flush to disk, rename."""
+        from safetensors.torch import save
+
+        tensors = {"input_ids": input_ids, "hidden_states": hidden_states.contiguous()}
+        content = save(tensors, metadata={"start": str(len(prompt_ids))})
+        path = self._path(prompt_ids)
+        temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+        try:
+            with temporary.open("wb") as handle:
+                handle.write(content)
+                handle.flush()
+                os.fsync(handle.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            jsonl.remove_quietly(temporary)
+            raise UserError(jsonl.disk_message(path, error)) from error
+
+    def _path(self, prompt_ids: Sequence[int]) -> Path:
+        return self._folder / f"{token_hash(list(prompt_ids))}.safetensors"
+
+
+@dataclass(frozen=True)
+class AnsweredTurn:
+    """One turn of a prompt with its answer; ``name`` is the prompt's id, ``id/2`` for turn 2."""
+
+    name: str
+    answer: StoredAnswer
+
+
+@dataclass(frozen=True)
+class GreedyTarget:
+    """A target that answers greedily and gives its features.
+
+    Attributes:
+        answer: token ids of prompts -> token ids of the answers, each with its stop token.
+        extract: features of whole sequences, as ``capture`` takes them.
+    """
+
+    answer: Callable[[Sequence[Sequence[int]]], list[list[int]]]
+    extract: Callable[[Sequence[TokenSample]], list[Features]]
+
+
+@dataclass(frozen=True)
+class Conversing:
+    """Answers the turns of prompts, each with the conversation so far before it.
+
+    Attributes:
+        target: loads the target; called only when an answer is missing, and then once.
+        batch_size: prompts answered together.
+        progress: a bar for so many answers, a context manager with ``advance(count)``.
+    """
+
+    folder: AnswerFolder
+    tokenizer: Any
+    template_kwargs: Mapping[str, Any]
+    decoding: Decoding
+    target: Callable[[], GreedyTarget]
+    batch_size: int
+    progress: Callable[[int], Any]
+
+    def answer(self, prompts: Sequence[Prompt]) -> tuple[list[AnsweredTurn], list[str]]:
+        """Answer what is missing.
+
+        Returns:
+            Every answered turn, in the prompts' order, and the names of those left out because
+            their conversation fills the target's window.
+        """
+        talks = {prompt.id: first_messages(prompt) for prompt in prompts}
+        answered: dict[str, StoredAnswer] = {}
+        left_out = []
+        for turn in range(max((len(prompt.turns) for prompt in prompts), default=0)):
+            asked: dict[str, list[int]] = {}
+            for prompt in prompts:
+                if turn < len(prompt.turns) and prompt.id in talks:
+                    talks[prompt.id].append(Message("user", prompt.turns[turn]))
+                    ids = self._tokens(talks[prompt.id])
+                    if self.decoding.room(len(ids)) > 0:
+                        asked[prompt.id] = ids
+                    else:
+                        del talks[prompt.id]
+                        left_out.append(_name(prompt.id, turn))
+            self._complete([ids for ids in asked.values() if self.folder.get(ids) is None])
+            for name, ids in asked.items():
+                found = self.folder.get(ids)
+                assert found is not None, "just written"
+                answered[_name(name, turn)] = found
+                talks[name].append(Message("assistant", self._text(found)))
+        names = [_name(prompt.id, turn) for prompt in prompts for turn in range(len(prompt.turns))]
+        return [AnsweredTurn(name, answered[name]) for name in names if name in answered], left_out
+
+    def _complete(self, missing: list[list[int]]) -> None:
+        """Answer and keep, batch by batch, the longest prompts first."""
+        distinct = list({tuple(ids): ids for ids in missing}.values())
+        distinct.sort(key=len, reverse=True)
+        if not distinct:
+            return
+        target = self.target()
+        with self.progress(len(distinct)) as progress:
+            for start in range(0, len(distinct), self.batch_size):
+                batch = distinct[start : start + self.batch_size]
+                answers = target.answer(batch)
+                for prompt, sample, features in _with_features(target, batch, answers):
+                    self.folder.put(prompt, sample.input_ids, features.hidden_states)
+                    progress.advance(1)
+
+    def _text(self, answer: StoredAnswer) -> str:
+        ids = answer.input_ids[answer.start :].tolist()
+        if ids[-1] in self.decoding.stop_ids:
+            del ids[-1]
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False))
+
+    def _tokens(self, messages: Sequence[Message]) -> list[int]:
+        """The prompt as the target's own chat template renders it for generation."""
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [message.for_template() for message in messages],
+                tokenize=False,
+                add_generation_prompt=True,
+                **self.template_kwargs,
+            )
+        except Exception as error:  # no template, or one that refuses these messages
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(f"the target's chat template cannot be applied: {reason}") from error
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _name(prompt: str, turn: int) -> str:
+    return prompt if turn == 0 else f"{prompt}/{turn + 1}"
+
+
+def _with_features(
+    target: GreedyTarget, prompts: Sequence[list[int]], answers: Sequence[list[int]]
+) -> Iterator[tuple[list[int], TokenSample, Features]]:
+    """Each prompt with its whole sequence and that sequence's features."""
+    samples = []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        mask = [0] * len(prompt) + [1] * len(answer)
+        samples.append(TokenSample("", torch.tensor([*prompt, *answer]), torch.tensor(mask)))
+    for batch in batches_by_length([len(sample) for sample in samples], _FEATURES_BATCH_TOKENS):
+        features = target.extract([samples[index] for index in batch])
+        for index, found in zip(batch, features, strict=True):
+            yield prompts[index], samples[index], found
+
+
+def _read(path: Path, names: Sequence[str] | None = None) -> tuple[dict[str, Tensor], int]:
+    """Tensors of an answer's file (all, or those named) and where the answer starts."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            start = int(file.metadata()["start"])
+            return {name: file.get_tensor(name) for name in names or file.keys()}, start
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path}: is no whole answer ({error}); delete it and run the same command again"
+        ) from error
+
+
+def _claim(folder: Path, settings: dict[str, Any]) -> None:
+    """Record what the folder's answers are, or refuse one that holds others."""
+    path = folder / SETTINGS
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            jsonl.write_text(path, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+        old = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(jsonl.disk_message(path, error)) from error
+    except ValueError as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    changed = differences(_compared(old), _compared(settings))
+    if changed:
+        raise UserError(
+            f"{folder}: holds answers made with other settings ({changed}); choose another "
+            "folder with --answers"
+        )
+
+
+def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in _ONLY_RECORDED}
+
+
+def weights_fingerprint(target: str) -> str | None:
+    """What tells one training of a target from another; None for a target that is no folder.
+
+    A hash of each weight file's name, size, and a piece of its middle and its end: a retrained
+    model differs there, and a large one is not read whole.
+    """
+    import hashlib
+
+    folder = Path(target)
+    if not folder.is_dir():
+        return None
+    digest = hashlib.sha256()
+    files = sorted(f for suffix in ("safetensors", "bin") for f in folder.glob(f"*.{suffix}"))
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.name}\0{size}".encode())
+        with file.open("rb") as handle:
+            for position in (size // 2, size - _FINGERPRINT_BYTES):
+                handle.seek(max(0, position))
+                digest.update(handle.read(_FINGERPRINT_BYTES))
+    return digest.hexdigest()[:16]
+
+
+_FINGERPRINT_BYTES = 1 << 20
