@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed
-
 from specforge.algorithms.model_providers import AlgorithmModelParts, build_dflash_model
 from specforge.modeling.target.target_utils import TargetEmbeddingsAndHead
 from specforge.training.model_loading import load_draft_config_source
+from torch import distributed
+
 from specforge_dstill.data.feature_files import check_cache
 from specforge_dstill.modes.checkpoints import load_draft_weights
 from specforge_dstill.modes.checks import check_options, check_samples, check_store, check_top_k

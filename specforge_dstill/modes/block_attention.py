@@ -109,7 +109,7 @@ def grouped_attention(
     attention_mask: BlockLayout,
     dropout: float = 0.0,
     scaling: float | None = None,
-    **_: Any,
+    **unused: Any,
 ) -> tuple[Tensor, None]:
     """Attention of blocks over context and themselves, in the signature of transformers.
 
@@ -121,6 +121,7 @@ def grouped_attention(
     Returns:
         [b, N * B, heads, D], and None for the attention weights.
     """
+    del unused  # transformers hands over more than this attention needs
     layout = attention_mask
     samples, heads, _, width = query.shape
     outputs = []

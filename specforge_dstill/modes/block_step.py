@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from specforge.runtime.contracts import TrainBatch
 from torch import Tensor, nn
 
-from specforge.runtime.contracts import TrainBatch
 from specforge_dstill.maths.distillation_loss import Retained
 from specforge_dstill.maths.linear_loss import LinearLoss, linear_loss
 from specforge_dstill.modes.block_batch import BlockBatch, SampleBlocks, stack_blocks

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-
 from specforge.algorithms.common.providers import checkpoint_key_fingerprint
 from specforge.modeling.auto import AutoDraftModel
 from specforge.training.checkpoint import CheckpointManager
 from specforge.training.model_loading import warm_start_draft_model
+from torch import nn
+
 from specforge_dstill.errors import UserError
 
 FAMILY = ("dflash", "dstill_teacher", "dstill_student")

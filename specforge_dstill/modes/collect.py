@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from specforge.training.assembly import build_model_bundle
 from torch import distributed
 
-from specforge.training.assembly import build_model_bundle
 from specforge_dstill.data.feature_files import load_features
 from specforge_dstill.data.progress import Progress
 from specforge_dstill.maths.anchors import draw_anchors
 from specforge_dstill.maths.rollout import CommitRule
 from specforge_dstill.modes.assembly import list_samples
 from specforge_dstill.modes.checkpoints import weights_hash
-from specforge_dstill.modes.draws import sample_generator
 from specforge_dstill.modes.drafter import BlockDrafter, rollout_blocks
+from specforge_dstill.modes.draws import sample_generator
 from specforge_dstill.options import CollectOptions, DstillOptions
 from specforge_dstill.token_hash import token_hash
 from specforge_dstill.trajectory_store import SampleRecord, StoreIdentity, StoreWriter

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from specforge.algorithms.common.dflash_family_data import build_collator
 from specforge.runtime.contracts import SampleRef
 from specforge.runtime.data_plane.offline_reader import OfflineManifestReader
+from torch import Tensor
 
 FEATURES = ("input_ids", "loss_mask", "hidden_states")
 
@@ -38,7 +38,7 @@ class NamedReader:
 def relative_id(folder: str, uri: str) -> str:
     """``file:///cache/data/0.ckpt`` in ``/cache`` -> ``data/0.ckpt``, with forward slashes."""
     path = uri.removeprefix("file://")
-    return os.path.relpath(path, os.path.abspath(folder)).replace(os.sep, "/")
+    return os.path.relpath(path, Path(folder).absolute()).replace(os.sep, "/")
 
 
 def reader_for(mode: str) -> Callable[..., NamedReader]:

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
-
 from specforge.algorithms.builtin import builtin_algorithm_registry
 from specforge.algorithms.common.defaults import no_missing_checkpoint_keys
 from specforge.algorithms.common.providers import (
@@ -22,6 +20,8 @@ from specforge.algorithms.common.providers import (
 from specforge.algorithms.contracts import AlgorithmSpec, FeatureMode
 from specforge.algorithms.dflash.providers import algorithm_providers, algorithm_spec
 from specforge.algorithms.registry import AlgorithmRegistration, AlgorithmRegistry
+from torch import nn
+
 from specforge_dstill.mode_names import DSTILL_MODES
 from specforge_dstill.modes.assembly import build_drafter
 from specforge_dstill.modes.block_step import BlockStep

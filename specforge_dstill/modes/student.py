@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
 from specforge.runtime.contracts import TrainBatch
 from specforge.training.strategies.base import DraftTrainStrategy, StepContext, StepOutput
+from torch import Tensor, nn
+
 from specforge_dstill.maths.blocks import reference_blocks
 from specforge_dstill.maths.root_schedule import RootSchedule, draw_states
 from specforge_dstill.maths.trajectory import masked_at, state_at

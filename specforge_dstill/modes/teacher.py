@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
-
 from specforge.runtime.contracts import TrainBatch
 from specforge.training.strategies.base import DraftTrainStrategy, StepContext, StepOutput
+from torch import nn
+
 from specforge_dstill.maths.anchors import draw_anchors
 from specforge_dstill.maths.blocks import reference_blocks
 from specforge_dstill.maths.corruption import corrupt, draw_reveal
