@@ -11,13 +11,16 @@ from typing import NamedTuple
 from specforge_dstill import __version__
 from specforge_dstill.console import DONE, Parser, exit_status
 from specforge_dstill.errors import UserError
-from specforge_dstill.validation import nearest
+from specforge_dstill.suggest import nearest
 
 PROGRAM = "specforge-dstill"
 
 
 class Verb(NamedTuple):
-    """A command: its module has `add_arguments(parser)` and `run(args) -> int`."""
+    """A command: its module has `add_arguments(parser)` and `run(args) -> int`.
+
+    `add_arguments` may replace the epilog, which is the example otherwise.
+    """
 
     module: str
     help: str
@@ -33,17 +36,17 @@ VERBS = {
     "regenerate": Verb(
         "specforge_dstill.data.regenerate",
         "let the target answer a file of prompts",
-        "regenerate --help",
+        "regenerate --target Qwen/Qwen3-8B --prompts prompts.jsonl --output answers.jsonl",
     ),
     "capture": Verb(
         "specforge_dstill.data.capture",
         "write the target's hidden states for those answers",
-        "capture --help",
+        "capture --conversations answers.jsonl",
     ),
     "evaluate": Verb(
-        "specforge_dstill.evaluation.replay",
+        "specforge_dstill.verbs.evaluate",
         "measure how many tokens the target accepts",
-        "evaluate --help",
+        "evaluate --replay --prompts gsm8k=test.jsonl --drafter student=output/dstill_student-latest",
     ),
 }
 
@@ -75,7 +78,8 @@ def _dispatch(words: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
-    status: int = module.run(parser.parse_args(words[1:]))
+    # Intermixed: overrides may stand between options.
+    status: int = module.run(parser.parse_intermixed_args(words[1:]))
     return status
 
 

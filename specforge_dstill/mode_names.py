@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specforge_dstill.errors import UserError
-from specforge_dstill.validation import nearest
+from specforge_dstill.suggest import nearest
 
 DSTILL_MODES = ("dstill_teacher", "dstill_collect", "dstill_student")
 SPECFORGE_MODES = ("dflash", "domino", "dspark", "eagle3", "peagle")

@@ -6,7 +6,6 @@ nearest valid one, in whichever section that is.
 
 from __future__ import annotations
 
-import difflib
 import types
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from specforge_dstill.errors import UserError
+from specforge_dstill.suggest import nearest_key
 
 _TYPE_WORDS: dict[Any, str] = {
     int: "a whole number",
@@ -24,29 +24,6 @@ _TYPE_WORDS: dict[Any, str] = {
 }
 _BOUND_WORDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 _SHOWN_VALUE = 80
-_ALIKE = 0.65
-
-
-def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice most like `word`, or None where nothing comes close."""
-    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=_ALIKE)
-    return found[0] if found else None
-
-
-def nearest_key(key: str, keys: Iterable[str]) -> str | None:
-    """The dotted key most like `key`: its last part counts most, then the whole path."""
-
-    def likeness(a: str, b: str) -> float:
-        return difflib.SequenceMatcher(None, a, b).ratio()
-
-    last = key.rpartition(".")[2]
-    best, best_score = None, 0.0
-    for candidate in keys:
-        name = likeness(last, candidate.rpartition(".")[2])
-        score = name + 0.5 * likeness(key, candidate)
-        if name >= _ALIKE and score > best_score:
-            best, best_score = candidate, score
-    return best
 
 
 def submodel(annotation: Any) -> type[BaseModel] | None:

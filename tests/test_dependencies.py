@@ -21,7 +21,8 @@ ALLOWED = {
     "trajectory_store": {"trajectory_store", "token_hash", "maths", "errors"},
     "evaluation": {"evaluation", "trajectory_store", "maths", "errors", "console"},
     "options.py": {"errors", "validation"},
-    "validation.py": {"errors"},
+    "validation.py": {"errors", "suggest"},
+    "suggest.py": set[str](),
     "errors.py": set[str](),
 }
 SPECFORGE_USERS = {
