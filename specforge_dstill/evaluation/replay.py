@@ -52,7 +52,9 @@ class Session(Protocol):
 class ReplayDrafter(Protocol):
     """A drafter with its number of passes."""
 
-    block_size: int
+    @property
+    def block_size(self) -> int:
+        """B."""
 
     def begin(self, hidden_states: Tensor) -> Session:
         """Read a batch of contexts, [b, S, W], padded behind."""

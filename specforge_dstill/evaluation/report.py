@@ -1,0 +1,178 @@
+"""What an evaluation found: acceptance lengths as a table and as a file that can be redrawn.
+
+The table has the shape of the paper's Table 4. Averages over data sets are unweighted, and so
+is recovery (Eq. 13), which is formed from them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isnan, nan
+from typing import Any
+
+from specforge_dstill.evaluation.replay import Walk, acceptance_by_position, mean_acceptance
+from specforge_dstill.maths.acceptance import recovery
+
+FORMAT = 1
+TEACHER, STUDENT = "teacher", "student"
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Score:
+    """One drafter at one number of passes.
+
+    Attributes:
+        walks: by data set, one walk a prompt (or turn).
+    """
+
+    drafter: str
+    steps: int
+    walks: Mapping[str, Sequence[Walk]]
+
+    @property
+    def tau(self) -> dict[str, float]:
+        """Mean acceptance length by data set; NaN for a set without a round."""
+        return {name: mean_acceptance(walks) for name, walks in self.walks.items()}
+
+    @property
+    def average(self) -> float:
+        """The unweighted mean of tau over data sets."""
+        return sum(self.tau.values()) / len(self.walks) if self.walks else nan
+
+    def by_position(self, *, block_size: int) -> list[float]:
+        """Share of rounds that accept i drafted tokens or more, i = 1..B-1: mean over data sets."""
+        shares = [acceptance_by_position(w, block_size=block_size) for w in self.walks.values()]
+        return [sum(column) / len(shares) for column in zip(*shares, strict=True)]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All scores of an evaluation.
+
+    Attributes:
+        scores: each over the same data sets.
+        details: how it was made (settings, versions, checkpoints), JSON values.
+    """
+
+    block_size: int
+    scores: tuple[Score, ...]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def data_sets(self) -> tuple[str, ...]:
+        return tuple(self.scores[0].walks) if self.scores else ()
+
+    def recovery(self, score: Score) -> float | None:
+        """Eq. 13 for the one pass of a drafter named ``student`` or ``student-…``.
+
+        None for other drafters, without a ``teacher`` at one pass and at more (the most counts),
+        and for a teacher that gains nothing from its passes.
+        """
+        is_student = score.drafter == STUDENT or score.drafter.startswith(f"{STUDENT}-")
+        teacher = {s.steps: s.average for s in self.scores if s.drafter == TEACHER}
+        if not is_student or score.steps != 1 or 1 not in teacher:
+            return None
+        return recovery(
+            student_1=score.average, teacher_1=teacher[1], teacher_k=teacher[max(teacher)]
+        )
+
+    def header(self) -> list[str]:
+        """The table's column names."""
+        return ["Drafter", "Passes", *self.data_sets, "Average", "Recovery %"]
+
+    def rows(self) -> list[list[str]]:
+        """The table's cells, a row a score."""
+        return [
+            [
+                score.drafter,
+                str(score.steps),
+                *map(_tau_text, score.tau.values()),
+                _tau_text(score.average),
+                _percent_text(self.recovery(score)),
+            ]
+            for score in self.scores
+        ]
+
+    def text(self) -> str:
+        """The table in plain text, names to the left and numbers to the right."""
+        lines = [self.header(), *self.rows()]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        lines.insert(1, ["-" * width for width in widths])
+        return "\n".join(
+            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
+            for line in lines
+        )
+
+    def to_json(self) -> str:
+        """The whole report; :func:`report_from_json` gives it back."""
+        content = {
+            "format": FORMAT,
+            "details": dict(self.details),
+            "block_size": self.block_size,
+            "scores": [self._score_json(score) for score in self.scores],
+        }
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+        return _LIST_OF_NUMBERS.sub(lambda match: " ".join(match[0].split()), text) + "\n"
+
+    def _score_json(self, score: Score) -> dict[str, Any]:
+        return {
+            "drafter": score.drafter,
+            "steps": score.steps,
+            "average": _finite(score.average),
+            "recovery": _finite(self.recovery(score)),
+            "by_position": score.by_position(block_size=self.block_size),
+            "data_sets": {
+                name: {
+                    "tau": _finite(score.tau[name]),
+                    "answers": len(walks),
+                    "rounds": sum(len(walk.accepted) for walk in walks),
+                    "by_position": acceptance_by_position(walks, block_size=self.block_size),
+                    "accepted": {walk.name: list(walk.accepted) for walk in walks},
+                }
+                for name, walks in score.walks.items()
+            },
+        }
+
+
+def report_from_json(text: str) -> Report:
+    """The report behind :meth:`Report.to_json`'s text.
+
+    Raises:
+        ValueError: the text is not such a report, or of another format.
+    """
+    content = json.loads(text)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"not an evaluation's results of format {FORMAT}")
+    scores = tuple(
+        Score(
+            drafter=score["drafter"],
+            steps=score["steps"],
+            walks={
+                name: [Walk(prompt, tuple(a)) for prompt, a in found["accepted"].items()]
+                for name, found in score["data_sets"].items()
+            },
+        )
+        for score in content["scores"]
+    )
+    return Report(content["block_size"], scores, content["details"])
+
+
+#: A list of numbers as json.dumps spreads it over lines, innermost only.
+_LIST_OF_NUMBERS = re.compile(r"\[\s+-?\d[\d.eE+-]*(?:,\s+-?\d[\d.eE+-]*)*\s+\]")
+
+
+def _finite(value: float | None) -> float | None:
+    """A number that JSON can hold: None for NaN."""
+    return None if value is None or isnan(value) else value
+
+
+def _tau_text(value: float) -> str:
+    return NOTHING if isnan(value) else f"{value:.2f}"
+
+
+def _percent_text(share: float | None) -> str:
+    return NOTHING if share is None or isnan(share) else f"{100 * share:.2f}"

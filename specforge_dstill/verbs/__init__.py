@@ -1,0 +1,1 @@
+"""Commands of `specforge-dstill` that bring several parts of the package together."""

@@ -1,0 +1,158 @@
+"""``specforge-dstill evaluate``: how many drafted tokens the target accepts."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from specforge_dstill.data import jsonl
+from specforge_dstill.data.regenerate import json_object, positive
+from specforge_dstill.data.targets import DTYPES
+from specforge_dstill.errors import UserError
+from specforge_dstill.evaluation.plots import plot_acceptance
+from specforge_dstill.evaluation.report import Report
+from specforge_dstill.verbs.replay import DataSet, DrafterChoice, ReplayPlan
+
+EXAMPLE = """example:
+  specforge-dstill evaluate --replay --config dstill.yaml --steps 1,8 \\
+      --prompts gsm8k=gsm8k.jsonl --prompts mt-bench=mt-bench.jsonl \\
+      --drafter dflash=output/dflash-latest \\
+      --drafter teacher=output/dstill_teacher-latest \\
+      --drafter student=output/dstill_student-latest:1 --output results
+Recovery (Eq. 13) needs a drafter named teacher, at one pass and at more, and one named student
+(or student-…) at one pass. Prompts of several turns give an answer a turn.
+The target's answers are kept and used again. Other prompts are answered in addition; another
+target, template, precision, or --max-new-tokens is refused and needs another --answers folder.
+"""
+RESULTS, PICTURE = "results.json", "acceptance.png"
+_NAME = re.compile(r"[\w.-]+")
+_STEPS = re.compile(r"\d+(?:,\d+)*")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLE
+    add = parser.add_argument
+    add("overrides", nargs="*", metavar="section.field=value", help="options of the run file")
+    add(
+        "--replay",
+        action="store_true",
+        help="walk the target's greedy answers: exact for greedy decoding, without decoding",
+    )
+    add("--config", metavar="FILE", help="the run file (default: dstill.yaml)")
+    add(
+        "--prompts",
+        required=True,
+        action="append",
+        type=data_set,
+        metavar="NAME=SOURCE",
+        help='JSONL of {"turns": […]}, or hub:NAME[:split]; repeat it for more data sets',
+    )
+    add("--limit", type=positive, metavar="N", help="the first N prompts of each data set only")
+    add(
+        "--drafter",
+        required=True,
+        action="append",
+        type=drafter_choice,
+        metavar="NAME=CHECKPOINT[:STEPS]",
+        help="a run folder, a checkpoint or a Hugging Face folder; repeat it for more drafters",
+    )
+    add(
+        "--steps",
+        type=steps_list,
+        metavar="1,K",
+        help="numbers of passes, for drafters without their own (default: 1 and dstill.steps)",
+    )
+    add("--max-new-tokens", type=positive, default=2048, help="an answer's (default: 2048)")
+    add("--output", type=Path, default=Path("results"), metavar="FOLDER", help="default: results")
+    add(
+        "--answers",
+        type=Path,
+        metavar="FOLDER",
+        help="where the target's answers and features are kept (default: OUTPUT/answers)",
+    )
+    add(
+        "--template-kwargs",
+        type=json_object,
+        metavar="JSON",
+        help="for the chat template (default: those of the feature cache, if there is one)",
+    )
+    add("--batch-size", type=positive, default=16, help="answers at a time (default: 16)")
+    add(
+        "--dtype",
+        choices=DTYPES,
+        default="float32",
+        help="of target, features and drafters (default: float32, which makes replay exact)",
+    )
+    add("--device", help="default: cuda when there is a GPU, else cpu")
+    add("--attn-implementation", help="the target's, as in transformers: flash_attention_2 …")
+
+
+def data_set(text: str) -> DataSet:
+    """An option's NAME=SOURCE."""
+    return DataSet(*_named(text, "a data set is NAME=FILE or NAME=hub:DATASET"))
+
+
+def drafter_choice(text: str) -> DrafterChoice:
+    """An option's NAME=CHECKPOINT[:STEPS]."""
+    name, source = _named(text, "a drafter is NAME=CHECKPOINT or NAME=CHECKPOINT:STEPS")
+    checkpoint, _, steps = source.rpartition(":")
+    if checkpoint and _STEPS.fullmatch(steps):
+        return DrafterChoice(name, checkpoint, steps_list(steps))
+    return DrafterChoice(name, source, None)
+
+
+def steps_list(text: str) -> tuple[int, ...]:
+    """An option's numbers of passes, such as 1,8."""
+    if not _STEPS.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of passes such as 1,8")
+    return tuple(dict.fromkeys(map(int, text.split(","))))
+
+
+def _named(text: str, shape: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not value or not _NAME.fullmatch(name):
+        raise argparse.ArgumentTypeError(f"{text!r}: {shape}")
+    return name, value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print the table, write results.json and acceptance.png."""
+    if not args.replay:
+        raise UserError("say how to measure: --replay walks the target's greedy answers")
+    plan = ReplayPlan.of(args)
+    answers, left_out = plan.answer()
+    report = plan.replay(answers, left_out)
+    _write(report, args.output)
+    _print_table(report)
+    print(f"\n{args.output / RESULTS}, {args.output / PICTURE}")
+    return 0
+
+
+def _write(report: Report, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        jsonl.write_text(folder / RESULTS, report.to_json())
+        plot_acceptance(report, folder / PICTURE)
+    except OSError as error:
+        raise UserError(jsonl.disk_message(folder, error)) from error
+
+
+def _print_table(report: Report) -> None:
+    """Ruled on a terminal, plain in a pipe or file."""
+    if not sys.stdout.isatty():
+        print(report.text())
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for index, name in enumerate(report.header()):
+        table.add_column(name, justify="left" if index == 0 else "right")
+    for row in report.rows():
+        table.add_row(*row)
+    Console().print(table)
