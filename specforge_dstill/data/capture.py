@@ -296,7 +296,6 @@ class _LazyTarget:
             dtype=args.compute_dtype or ("float32" if device == "cpu" else stored),
             device=device,
             attn_implementation=args.attn_implementation,
-            with_head=False,
             trust_remote_code=plan.config.model.trust_remote_code,
         )
         return TransformersExtractor(target, plan.layers, with_last=plan.with_last)

@@ -108,28 +108,35 @@ class _ShardWriter:
     def capture(
         self, samples: dict[int, TokenSample | str], extract: Extract, batch_tokens: int
     ) -> list[dict[str, Any]]:
-        """Write the shard's missing files; one row for every sample, in order."""
+        """Write the shard's missing files; one row for every sample, in order.
+
+        Batches are those of the whole shard, so that a file's last digits do not depend on
+        what was there before; a batch that is all there is skipped.
+        """
         rows: dict[int, dict[str, Any]] = {}
-        waiting: list[tuple[int, TokenSample]] = []
+        usable: list[tuple[int, TokenSample]] = []
         for index, sample in samples.items():
             if isinstance(sample, str):
                 rows[index] = {"id": sample, "dropped": REWRITTEN}
             elif not sample.usable():
                 rows[index] = {"id": sample.id, "dropped": NO_PAIR}
-            elif self._path(index).is_file():
-                rows[index] = self._row(index, sample)
             else:
-                waiting.append((index, sample))
-        if self.writes and waiting:
-            home = self._path(waiting[0][0]).parent
+                usable.append((index, sample))
+                if self._path(index).is_file():
+                    rows[index] = self._row(index, sample)
+        if self.writes and usable:
+            home = self._path(usable[0][0]).parent
             _make_folder(home)
             for leftover in home.glob("*.tmp-*"):  # of a run that was killed
                 jsonl.remove_quietly(leftover)
-        for batch in batches_by_length([len(sample) for _, sample in waiting], batch_tokens):
-            chosen = [waiting[i] for i in batch]
+        for batch in batches_by_length([len(sample) for _, sample in usable], batch_tokens):
+            chosen = [usable[i] for i in batch]
+            if all(index in rows for index, _ in chosen):
+                continue
             features = extract([sample for _, sample in chosen])
             for (index, sample), found in zip(chosen, features, strict=True):
-                rows[index] = self._store(index, sample, found)
+                if index not in rows:
+                    rows[index] = self._store(index, sample, found)
         return [rows[index] for index in samples]
 
     def _path(self, index: int) -> Path:

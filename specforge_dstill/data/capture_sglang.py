@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -11,6 +13,15 @@ from torch import nn
 from specforge_dstill.data.capture_transformers import Features
 from specforge_dstill.data.chat import TokenSample
 from specforge_dstill.errors import UserError
+
+#: What torchrun would set, for a plain start.
+_ONE_PROCESS = {
+    "RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_RANK": "0",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
 
 
 class SglangExtractor:
@@ -58,9 +69,12 @@ def load_sglang(
 ) -> SglangExtractor:
     """Start SpecForge's capture engine; ``engine_options`` go to SGLang's ServerArgs."""
     try:
+        import_module("sglang")  # SpecForge would miss it only after starting its ranks
         from specforge.distributed import init_distributed
         from specforge.offline_capture import load_offline_capture
 
+        for name, value in _ONE_PROCESS.items():
+            os.environ.setdefault(name, value)
         init_distributed(tp_size=tp_size)
         capture = load_offline_capture(
             target, torch_dtype=dtype, trust_remote_code=trust_remote_code, **engine_options

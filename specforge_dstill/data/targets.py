@@ -31,15 +31,14 @@ def load_model(
     dtype: str | None = None,
     device: str | None = None,
     attn_implementation: str | None = None,
-    with_head: bool = True,
     trust_remote_code: bool = False,
 ) -> Any:
-    """The target in evaluation mode, frozen; ``with_head=False`` leaves the LM head out.
+    """The target, a causal language model in evaluation mode, frozen.
 
     dtype default: float32 on a CPU (half precision is very slow on many), else the
     checkpoint's own. device default: the GPU when there is one.
     """
-    from transformers import AutoModel, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     device = device or default_device()
     chosen: Any = dtype or ("float32" if device == "cpu" else "auto")
@@ -49,8 +48,7 @@ def load_model(
     }
     if attn_implementation is not None:
         options["attn_implementation"] = attn_implementation
-    kind = AutoModelForCausalLM if with_head else AutoModel
-    model = _load("model", kind, target, **options)
+    model = _load("model", AutoModelForCausalLM, target, **options)
     return model.to(device).eval().requires_grad_(False)
 
 

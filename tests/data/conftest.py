@@ -56,7 +56,7 @@ def make_model(vocabulary: int) -> Qwen3ForCausalLM:
         pad_token_id=0,
         bos_token_id=1,
         eos_token_id=2,
-        initializer_range=0.5,
+        initializer_range=0.2,
     )
     return Qwen3ForCausalLM(config).eval()
 
