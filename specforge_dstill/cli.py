@@ -46,7 +46,7 @@ VERBS = {
     "evaluate": Verb(
         "specforge_dstill.verbs.evaluate",
         "measure how many tokens the target accepts",
-        "evaluate --replay --prompts gsm8k=test.jsonl --drafter student=output/dstill_student-latest",
+        "evaluate --replay --prompts gsm8k=test.jsonl --drafter student=student-latest",
     ),
 }
 

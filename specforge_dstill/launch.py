@@ -48,7 +48,9 @@ def unwinding_on_signals() -> Iterator[None]:
     # Off the main thread Python installs no handlers: the caller's own stay in force.
     with suppress(ValueError):
         for signum in _STOP_SIGNALS:
-            previous[signum] = signal.signal(signum, unwind)
+            # Under nohup a hang-up is ignored, and stays so.
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                previous[signum] = signal.signal(signum, unwind)
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,9 @@ def _train(args: argparse.Namespace) -> int:
     from specforge.application import resolve_run
 
     run = load_run(args.config, args.overrides, args.mode)
+    if run.config.training.attention_backend != "fa":
+        # SpecForge says so on import, on every rank, whether the run uses it or not.
+        warnings.filterwarnings("ignore", message="flash_attn is not found")
     with refusals(every_value_error=True):
         config = follow_torchrun(run.config, os.environ, explicit=run.explicit)
         run = replace(run, config=config)
