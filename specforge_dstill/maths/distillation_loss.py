@@ -70,18 +70,18 @@ def row_loss(
     log_q = retained.logp.to(logits.dtype)
     q = log_q.exp()
     q_other = (1 - q.sum(dim=1)).clamp_(min=0)
-    log_p_other = _log_rest(logits, retained.ids) - normaliser.squeeze(1)
+    # The rest's mass from its own logits: 1 - sum p would lose all its digits near 1.
+    rest = logits.scatter(1, retained.ids, -torch.inf)
+    log_rest = rest.logsumexp(dim=-1)
+    log_p_other = log_rest - normaliser.squeeze(1)
     kl = _kl_terms(q, log_q, log_p).sum(dim=1) + _kl_terms(q_other, q_other.log(), log_p_other)
-    rest_ratio = torch.where(q_other > 0, (q_other.log() - log_p_other).exp(), 0.0)[:, None]
-    gradient *= 1 - alpha * rest_ratio
-    gradient.scatter_add_(1, retained.ids, alpha * (log_p.exp() * rest_ratio - q))
+    # p_v q_other / p_other is q_other shared out over the rest as the student shares it. Formed
+    # so, no ratio of small numbers enters the gradient.
+    shared = rest.add_((q_other.log() - log_rest)[:, None]).exp_()
+    gradient.sub_(shared, alpha=alpha)
+    gradient.scatter_add_(1, retained.ids, -alpha * q)
     gradient.scatter_add_(1, targets[:, None], torch.full_like(nll, alpha - 1.0)[:, None])
     return RowLoss(nll=nll, kl=kl, gradient=gradient)
-
-
-def _log_rest(logits: Tensor, ids: Tensor) -> Tensor:
-    """Log-sum-exp of the logits outside ``ids``: ``1 - sum p`` would lose all digits near 1."""
-    return logits.scatter(1, ids, -torch.inf).logsumexp(dim=-1)
 
 
 def _kl_terms(q: Tensor, log_q: Tensor, log_p: Tensor) -> Tensor:

@@ -64,13 +64,14 @@ def rollout(
     """Refine N blocks from the root to the endpoint in K passes.
 
     At each pass the ``n_t`` most confident masked positions of each block are committed; among
-    equals the lower position wins, so that a rollout is the same on every device. The LM head
+    equally confident positions the lower one wins, on every device. The LM head
     runs over masked rows only, ``blocks_per_tile`` blocks at a time: no more than
     ``blocks_per_tile * (B - 1) * V`` logits are alive at once.
 
     Args:
         anchor_ids: [N] int64, the token at position 0 of each block.
-        generator: needed when ``rule.temperature > 0``; must live on ``anchor_ids``' device.
+        generator: needed when ``rule.temperature > 0``; must live on ``anchor_ids``' device. It
+            is drawn from tile by tile.
 
     Returns:
         A :class:`Trajectory` on ``anchor_ids``' device. Positions past the end of a sequence
@@ -146,6 +147,11 @@ class _Recorder:
         if self.rule.top_k == 0:
             return
         keep = masked if self.rule.every_pass else chosen
+        if self.rule.top_k >= logp.shape[-1]:
+            raise ValueError(
+                f"top_k must leave out the mask token: at most {logp.shape[-1] - 1}, "
+                f"got {self.rule.top_k}"
+            )
         values, ids = logp[keep[masked]].topk(self.rule.top_k, dim=-1)
         recorded = t - 1 if self.rule.every_pass else 0
         self.top_ids[tile, recorded][keep[:, 1:]] = ids

@@ -21,7 +21,8 @@ def position_weights(block_size: int, *, gamma: float | None = None) -> Tensor:
         return torch.ones(block_size)
     if gamma <= 0:
         raise ValueError(f"gamma must be positive, got {gamma}")
-    return torch.exp(-(torch.arange(block_size) - 1.0) / gamma)
+    # In float64 the last positions keep some weight even for a gamma well below 1.
+    return torch.exp(-(torch.arange(block_size, dtype=torch.float64) - 1.0) / gamma)
 
 
 def mask_count_weights(counts: Tensor, *, block_size: int, alpha_m: float = 0.0) -> Tensor:
@@ -56,7 +57,7 @@ def teacher_row_weights(
     block_size = masked.shape[1]
     weights = masked * position_weights(block_size, gamma=gamma).to(masked.device)
     total = weights.sum(dim=1, keepdim=True)
-    weights = torch.where(total > 0, weights / total, 0.0)
+    weights = torch.where(total > 0, weights / total, 0.0).float()
     counts = masked.sum(dim=1)
     if alpha_m:
         block = mask_count_weights(counts, block_size=block_size, alpha_m=alpha_m)

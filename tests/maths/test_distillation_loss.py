@@ -222,9 +222,6 @@ def test_float32_keeps_the_value_where_a_subtraction_of_probabilities_loses_it()
     )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="row_loss adds and takes away p_v * q_other / p_other on retained ids"
-)
 @pytest.mark.parametrize("q_other", [1e-4, 1e-2, 0.25])
 @pytest.mark.parametrize("gap", [22.5, 60.0, 110.0])
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
