@@ -191,6 +191,8 @@ def rollout_blocks(
         at = anchors[None, chosen]
 
         def hidden(blocks: Tensor, at: Tensor = at) -> Tensor:
+            if len(blocks) == 0:  # SpecForge's layers cannot run on nothing
+                return features.new_zeros(*blocks.shape, drafter.lm_head.in_features)
             return drafter(blocks[None], at, features, context)[0]
 
         parts.append(

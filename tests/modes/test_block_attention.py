@@ -1,0 +1,102 @@
+"""Three ways to the same attention: in groups, dense, and SpecForge's own mask."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from specforge.algorithms.common.dflash_family_model import create_dflash_sdpa_mask
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_mask, flex_attention
+
+from specforge_dstill.modes.block_attention import BlockLayout, grouped_attention
+
+B, S, HEADS, KV_HEADS, D = 4, 19, 4, 2, 8
+# Unsorted, with a twin, one without context, one at the last position.
+ANCHORS = torch.tensor([[7, 0, 18, 7, 3], [1, 12, 2, 16, 0]])
+N = ANCHORS.shape[1]
+TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
+KINDS = [(None, False), (6, True), (6, False), (1, True), (None, True), (40, True)]
+
+
+def layout(window: int | None, causal: bool, group: int = 64) -> BlockLayout:
+    return BlockLayout(ANCHORS, S, B, window, causal, group)
+
+
+def may_see(
+    anchor: int, offset: int, key: int, block: int, window: int | None, causal: bool
+) -> bool:
+    """The rule in words: context before the anchor, and the own block."""
+    if key < S:
+        # A query at anchor + offset sees ``window`` positions, its own included.
+        return key < anchor and (window is None or key > anchor + offset - window)
+    own, at = divmod(key - S, B)
+    return own == block and (not causal or at <= offset)
+
+
+def states(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(seed)
+    samples, keys = len(ANCHORS), S + N * B
+    return (
+        torch.randn(samples, HEADS, N * B, D, requires_grad=True),
+        torch.randn(samples, KV_HEADS, keys, D, requires_grad=True),
+        torch.randn(samples, KV_HEADS, keys, D, requires_grad=True),
+    )
+
+
+def dense_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    """Softmax over a whole mask, each key/value head repeated for its query heads."""
+    key, value = (x.repeat_interleave(HEADS // KV_HEADS, dim=1) for x in (key, value))
+    scores = query @ key.transpose(-1, -2) * D**-0.5
+    return (scores.masked_fill(~mask, -torch.inf).softmax(-1) @ value).transpose(1, 2)
+
+
+@pytest.mark.parametrize(("window", "causal"), KINDS)
+def test_the_dense_mask_is_the_rule(window: int | None, causal: bool) -> None:
+    mask = layout(window, causal).dense_mask()
+    assert mask.shape == (2, 1, N * B, S + N * B)
+    for b, n, i, key in product(range(2), range(N), range(B), range(S + N * B)):
+        expected = may_see(int(ANCHORS[b, n]), i, key, n, window, causal)
+        assert bool(mask[b, 0, n * B + i, key]) == expected, (b, n, i, key)
+
+
+@pytest.mark.parametrize(("window", "causal"), [(None, False), (6, True), (1, True), (40, True)])
+def test_the_dense_mask_is_specforges(window: int | None, causal: bool) -> None:
+    keep = torch.ones_like(ANCHORS, dtype=torch.bool)
+    theirs = create_dflash_sdpa_mask(ANCHORS, keep, S, B, "cpu", sliding_window=window)
+    assert torch.equal(layout(window, causal).dense_mask(), theirs)
+
+
+@pytest.mark.parametrize(("window", "causal"), KINDS)
+@pytest.mark.parametrize("group", [1, 2, 3, 5, 64])
+def test_groups_and_the_dense_mask_agree_with_gradients(
+    window: int | None, causal: bool, group: int
+) -> None:
+    grouped, dense = states(), states()
+    found, weights = grouped_attention(
+        torch.nn.Identity(), *grouped, layout(window, causal, group), scaling=D**-0.5
+    )
+    expected = dense_attention(*dense, layout(window, causal).dense_mask())
+    assert weights is None
+    torch.testing.assert_close(found, expected, **TOLERANCE)
+    direction = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+    found.backward(direction)
+    expected.backward(direction)
+    for ours, theirs in zip(grouped, dense, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, **TOLERANCE)
+
+
+@pytest.mark.parametrize(("window", "causal"), KINDS)
+def test_the_flex_mask_is_the_dense_mask(window: int | None, causal: bool) -> None:
+    ours = layout(window, causal)
+    blocks = ours.flex_mask()
+    found = create_mask(blocks.mask_mod, 2, 1, N * B, S + N * B, device="cpu")
+    assert torch.equal(found, ours.dense_mask())
+    with torch.no_grad():
+        query, key, value = (x.detach() for x in states())  # no backward pass on a CPU
+        flexible = flex_attention(
+            query, key, value, block_mask=blocks, scale=D**-0.5, enable_gqa=True
+        )
+        grouped, _ = grouped_attention(torch.nn.Identity(), query, key, value, ours)
+    torch.testing.assert_close(flexible.transpose(1, 2), grouped, **TOLERANCE)
