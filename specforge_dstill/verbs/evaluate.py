@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+from specforge_dstill.console import say
 from specforge_dstill.data import jsonl
 from specforge_dstill.data.regenerate import json_object, positive
 from specforge_dstill.data.targets import DTYPES
@@ -125,6 +126,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("say how to measure: --replay walks the target's greedy answers")
     plan = ReplayPlan.of(args)
     answers, left_out = plan.answer()
+    for name, missing in left_out.items():
+        if missing:
+            reason = f"they fill the target's window (first: {missing[0]})"
+            say(f"{name}: {len(missing)} turns left out, {reason}")
     report = plan.replay(answers, left_out)
     _write(report, args.output)
     _print_table(report)

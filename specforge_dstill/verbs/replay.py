@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -28,6 +30,7 @@ from specforge_dstill.evaluation.report import Report, Score
 from specforge_dstill.maths.reveal_schedule import check_steps
 from specforge_dstill.modes.assembly import load_drafter
 from specforge_dstill.modes.checkpoints import find_state_file, weights_hash
+from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.replay import PassesDrafter, draft_block_size
 from specforge_dstill.runfile import RunFile, load_run
 
@@ -154,16 +157,18 @@ class ReplayPlan:
             extract=TransformersExtractor(target, self.capture.layers),
         )
 
-    def _load_drafter(self, chosen: DrafterChoice) -> Any:
+    def _load_drafter(self, chosen: DrafterChoice) -> BlockDrafter:
         model = self.run.config.model.model_copy(update={"torch_dtype": self.args.dtype})
-        return load_drafter(
-            target=model.target_model_path,
-            draft_config=model.draft_model_config,
-            checkpoint=chosen.checkpoint,
-            model=model,
-            device=torch.device(self._device),
-            blocks_per_group=self.run.options.blocks_per_group,
-        )
+        # SpecForge tells on stdout what it loads; that is for the table.
+        with redirect_stdout(sys.stderr):
+            return load_drafter(
+                target=model.target_model_path,
+                draft_config=model.draft_model_config,
+                checkpoint=chosen.checkpoint,
+                model=model,
+                device=torch.device(self._device),
+                blocks_per_group=self.run.options.blocks_per_group,
+            )
 
     def _answer_settings(self, tokenizer: Any, decoding: Decoding) -> dict[str, Any]:
         """What decides the answers and their features; kept beside them."""
