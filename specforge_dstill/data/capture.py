@@ -6,7 +6,6 @@ import argparse
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from specforge_dstill.data import chat, targets
 from specforge_dstill.data.answers_file import read_settings
 from specforge_dstill.data.capture_core import Extract, Share, capture_samples
+from specforge_dstill.data.capture_plan import CapturePlan
 from specforge_dstill.data.capture_sglang import load_sglang
 from specforge_dstill.data.capture_transformers import Features, TransformersExtractor
 from specforge_dstill.data.conversations import Conversation, read_conversations
@@ -24,7 +24,7 @@ from specforge_dstill.data.regenerate import json_object, positive
 from specforge_dstill.data.targets import DTYPES
 from specforge_dstill.data.versions import library_versions
 from specforge_dstill.errors import UserError
-from specforge_dstill.runfile import RunFile, load_run
+from specforge_dstill.runfile import load_run
 
 EXAMPLE = """example:
   specforge-dstill capture --config dstill.yaml --conversations answers.jsonl
@@ -32,8 +32,6 @@ EXAMPLE = """example:
 Run the same command again after an interruption: it captures what is missing.
 """
 
-#: Layouts that this command writes; our own modes read dflash's.
-LAYOUTS = ("dflash", "dspark")
 #: Conversations that are tried before the target is loaded.
 _PROBED = 20
 
@@ -120,67 +118,6 @@ def run(args: argparse.Namespace) -> int:
         left_out = "".join(f"; {count} left out: {why}" for why, count in done.dropped.items())
         print(f"{folder}: {done.samples} samples, {done.width} wide, {done.dtype}{left_out}")
     return 0
-
-
-@dataclass(frozen=True)
-class CapturePlan:
-    """What SpecForge's resolver says of a run file: layers, tensors and the target.
-
-    ``chat_template`` is None when the run file sets none; ``dtype`` is of the stored states.
-    """
-
-    config: Any
-    layers: tuple[int, ...]
-    layout: Any
-    target_config: Any
-    chat_template: str | None
-    dtype: str
-
-    @classmethod
-    def of(cls, run: RunFile) -> CapturePlan:
-        """Resolve a run file. UserError when its mode or its draft config has no such plan."""
-        from specforge.application import resolve_offline_capture
-
-        config = run.config
-        if config.training.strategy.startswith("dstill_"):
-            training = config.training.model_copy(update={"strategy": "dflash"})
-            config = config.model_copy(update={"training": training})
-        model = config.model
-        target = targets.load_config(
-            model.target_model_path, trust_remote_code=model.trust_remote_code
-        )
-        try:
-            found = resolve_offline_capture(config, target_config=target)
-        except (ValueError, KeyError, OSError) as error:
-            raise UserError(f"{run.path}: {' '.join(str(error).split())}") from error
-        if found.layout.capture_method not in LAYOUTS:
-            raise UserError(
-                f"capture writes the features of {' and '.join(LAYOUTS)}, not of {run.mode}; "
-                "see SpecForge's scripts/prepare_hidden_states.py for those"
-            )
-        half = "model.torch_dtype" in run.explicit or targets.default_device() != "cpu"
-        return cls(
-            config=config,
-            layers=found.capture_layers,
-            layout=found.layout,
-            target_config=target,
-            chat_template=(
-                config.data.chat_template if "data.chat_template" in run.explicit else None
-            ),
-            # As in training: float32 on a machine without a GPU unless the run file says.
-            dtype=model.torch_dtype if half else "float32",
-        )
-
-    @property
-    def with_last(self) -> bool:
-        """Whether the state that the LM head reads is stored, too."""
-        return self.layout.last_hidden_feature is not None
-
-    @property
-    def hidden_size(self) -> int:
-        """The target's."""
-        text = getattr(self.target_config, "text_config", None) or self.target_config
-        return int(text.hidden_size)
 
 
 class TokenizedConversations(Sequence[chat.TokenSample]):

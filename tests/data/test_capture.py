@@ -442,9 +442,7 @@ def test_the_verb(
     )
 
 
-def test_the_verb_for_dspark_and_our_modes(
-    run_file: Path, conversations: Path, tmp_path: Path
-) -> None:
+def test_the_verb_for_our_modes(run_file: Path, conversations: Path, tmp_path: Path) -> None:
     run_verb(run_file, conversations, "--mode", "dstill_teacher", "--output", tmp_path / "t",
              "--dtype", "bfloat16")  # fmt: skip
     manifest = CacheManifest.read(tmp_path / "t")
@@ -454,9 +452,25 @@ def test_the_verb_for_dspark_and_our_modes(
     assert found["hidden_states"].dtype == torch.bfloat16
 
 
-def test_wrong_modes_are_refused(run_file: Path, conversations: Path) -> None:
+def test_the_verb_for_dspark(run_file: Path, conversations: Path, tmp_path: Path) -> None:
+    draft = tmp_path / "draft.json"
+    draft.write_text(draft.read_text().replace("DFlashDraftModel", "DSparkDraftModel"))
+    run_verb(run_file, conversations, "--mode", "dspark", "--limit", 2)
+    found = torch.load(tmp_path / "cache/data/00000/00000001.ckpt", weights_only=True)
+    assert list(found) == ["input_ids", "loss_mask", "hidden_states", "target_last_hidden_states"]
+    length = len(found["input_ids"])
+    assert found["target_last_hidden_states"].shape == (length, 32)
+    # The last of the captured layers is the target's last: after the final norm in both.
+    assert torch.equal(found["target_last_hidden_states"], found["hidden_states"][:, -32:])
+
+
+def test_wrong_modes_are_refused(run_file: Path, conversations: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown mode 'dflahs'"):
         run_verb(run_file, conversations, "--mode", "dflahs")
+    draft = tmp_path / "draft.json"
+    draft.write_text(draft.read_text().replace('"target_layer_ids": [0, 2, 3]', '"a": 1'))
+    with pytest.raises(UserError, match="does not define target capture layer ids"):
+        run_verb(run_file, conversations)
 
 
 def test_a_cut_at_max_length_drops(run_file: Path, conversations: Path) -> None:
