@@ -16,7 +16,7 @@ import torch
 
 from specforge_dstill.data import chat, targets
 from specforge_dstill.data.answer_folder import AnswerFolder
-from specforge_dstill.data.capture import CapturePlan
+from specforge_dstill.data.capture_plan import CapturePlan
 from specforge_dstill.data.capture_transformers import TransformersExtractor
 from specforge_dstill.data.conversations import read_prompts
 from specforge_dstill.data.generation import Decoding, generate_batch
