@@ -27,7 +27,7 @@ Recovery (Eq. 13) needs a drafter named teacher, at one pass and at more, and on
 The target's answers are kept and used again. Other prompts are answered in addition; another
 target, template, precision, or --max-new-tokens is refused and needs another --answers folder.
 """
-RESULTS, PICTURE = "results.json", "acceptance.png"
+RESULTS, TABLE, PICTURE = "results.json", "table.txt", "acceptance.png"
 _NAME = re.compile(r"[\w.-]+")
 _STEPS = re.compile(r"\d+(?:,\d+)*")
 
@@ -121,7 +121,7 @@ def _named(text: str, shape: str) -> tuple[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print the table, write results.json and acceptance.png."""
+    """Measure, print the table, write results.json, table.txt and acceptance.png."""
     if not args.replay:
         raise UserError("say how to measure: --replay walks the target's greedy answers")
     plan = ReplayPlan.of(args)
@@ -141,6 +141,7 @@ def _write(report: Report, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         jsonl.write_text(folder / RESULTS, report.to_json())
+        jsonl.write_text(folder / TABLE, f"{report.text()}\n")
         plot_acceptance(report, folder / PICTURE)
     except OSError as error:
         raise UserError(jsonl.disk_message(folder, error)) from error
