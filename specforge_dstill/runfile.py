@@ -45,6 +45,14 @@ class RunFile:
     mode: str
     explicit: frozenset[str]
 
+    @property
+    def note(self) -> str | None:
+        """What of the file does not count in this run, in one line."""
+        start, resumed = self.config.model.draft_checkpoint_path, self.config.training.resume_from
+        if resumed is None or start or "model.draft_checkpoint_path" not in self.explicit:
+            return None
+        return f"resuming from {resumed}: model.draft_checkpoint_path is not read"
+
 
 def load_run(
     path: str | None = None, overrides: Sequence[str] = (), mode: str | None = None
@@ -131,6 +139,8 @@ def _resolve(
         # Stages share an output folder; their checkpoints must not.
         merged["run_id"] = mode
     _check_sections(merged, Config)
+    if mode != "dstill_collect":
+        merged = _resume_before_start(merged, over)
     merged["training"] = {**(merged.get("training") or {}), "strategy": mode}
     options = parse_options(merged.pop("dstill", None), keys=keys)
     try:
@@ -140,6 +150,18 @@ def _resolve(
     except ValueError as error:
         raise UserError(str(error)) from None
     return RunFile(config=config, options=options, path=path, mode=mode, explicit=explicit)
+
+
+def _resume_before_start(merged: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Without `model.draft_checkpoint_path` where `training.resume_from` is set.
+
+    A resumed run has its weights; SpecForge refuses both together. A stage's part of the run file
+    names what it starts from, and one word on the command line must be enough to go on with it.
+    """
+    resumed = (merged.get("training") or {}).get("resume_from")
+    if not resumed or "draft_checkpoint_path" in (over.get("model") or {}):
+        return merged
+    return merge(merged, {"model": {"draft_checkpoint_path": None}})
 
 
 def _mode_parts(section: object) -> dict[str, dict[str, Any]]:

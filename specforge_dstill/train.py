@@ -152,8 +152,8 @@ def _work(run: RunFile, algorithm: Any, plan: LaunchPlan) -> int:
     )
     with refusals(every_value_error=True):
         resolved = bind_run(for_role(config, plan.role), algorithm)
-    if note:
-        say(note)
+    for line in filter(None, (note, run.note)):
+        say(line)
     if run.mode != "dstill_collect":
         return run_worker(resolved, plan.worker_env)
 

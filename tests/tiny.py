@@ -101,13 +101,20 @@ def write_json(path: Path, content: Any) -> Path:
     return path
 
 
-def save_features(folder: Path, *, samples: int = 6, length: int = 40, seed: int = 0) -> Path:
+def save_features(
+    folder: Path,
+    *,
+    samples: int = 6,
+    length: int = 40,
+    seed: int = 0,
+    scored: slice = slice(8, -2),
+) -> Path:
     """A feature cache of random tokens and states; sample i has ``length + i`` tokens."""
     generator = torch.Generator().manual_seed(seed)
     for index in range(samples):
         size = length + index
         loss_mask = torch.zeros(size, dtype=torch.int64)
-        loss_mask[8:-2] = 1
+        loss_mask[scored] = 1
         path = folder / "data" / "00000" / f"{index:08d}.ckpt"
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(

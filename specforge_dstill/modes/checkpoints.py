@@ -6,6 +6,7 @@ SpecForge refuses a warm start across strategies. A DSTILL pipeline is made of s
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,15 @@ def load_draft_weights(draft: nn.Module, source: str, draft_config: Any, model: 
             f"{source} was written by mode {strategy}; a drafter can start from a checkpoint of "
             f"{', '.join(FAMILY)}, or from a Hugging Face folder of a DFlash drafter"
         )
+    # A published config may name another dtype than its weights have (SpecForge's export writes
+    # bfloat16 beside float32 weights), and loading by it would round them.
+    own_config = deepcopy(draft_config)
+    own_config.dtype = next(draft.parameters()).dtype
     try:
         warm_start_draft_model(
             draft,
             str(state_file) if state_file else source,
-            draft_config=draft_config,
+            draft_config=own_config,
             strategy=strategy,
             cache_dir=model.cache_dir,
             trust_remote_code=model.trust_remote_code,

@@ -96,11 +96,16 @@ def _step_provider(mode: str, options: DstillOptions) -> StepProvider:
         }
 
     def resume_contract(_config: Any, draft: Any, drafter: Any) -> dict[str, Any]:
-        return {
+        contract = {
             "dstill_block_size": drafter.block_size,
             "dstill_mask_token_id": drafter.mask_token_id,
             "dstill_target_layer_ids": tuple(draft.target_layer_ids),
         }
+        if mode == "dstill_student":
+            # A resumed run no longer names the teacher, so its store cannot be checked against it.
+            store = TrajectoryStore.open(options.trajectories)
+            contract["dstill_store_digest"] = store.manifest.plan.digest
+        return contract
 
     return StepProvider(
         build=_builder(mode, options),

@@ -1,0 +1,172 @@
+"""Collection: what a store holds, whatever the number of ranks and of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specforge_dstill.data.feature_files import load_features
+from specforge_dstill.maths.anchors import valid_anchors
+from specforge_dstill.maths.rollout import CommitRule
+from specforge_dstill.maths.trajectory import Trajectory
+from specforge_dstill.modes.assembly import load_drafter
+from specforge_dstill.modes.drafter import BlockDrafter, rollout_blocks
+from specforge_dstill.runfile import load_run
+from specforge_dstill.token_hash import token_hash
+from specforge_dstill.trajectory_store import TrajectoryStore
+from tests import tiny
+from tests.modes.conftest import Stages, TwoRanks
+from tests.modes.running import store_bytes, train
+
+
+@pytest.fixture(scope="module")
+def teacher(stages: Stages) -> BlockDrafter:
+    config: Any = load_run(str(stages.folder / "dstill.yaml"), (), "dstill_teacher").config
+    return load_drafter(
+        target=str(stages.inputs / "target"),
+        draft_config=str(stages.inputs / "draft.json"),
+        checkpoint=str(stages.folder / "out/teacher"),
+        model=config.model,
+        device=torch.device("cpu"),
+    )
+
+
+def direct(
+    teacher: BlockDrafter, inputs: Path, sample_id: str, anchors: torch.Tensor
+) -> Trajectory:
+    """The same sample rolled out one block at a time."""
+    features = load_features(inputs / "cache" / sample_id)
+    return Trajectory.cat(
+        [
+            rollout_blocks(
+                teacher,
+                features["hidden_states"],
+                anchor[None],
+                features["input_ids"][anchor[None]],
+                steps=3,
+                rule=CommitRule(tiny.MASK_ID, top_k=8),
+            )
+            for anchor in anchors
+        ]
+    )
+
+
+def test_records_are_rollouts_of_the_teacher(stages: Stages, teacher: BlockDrafter) -> None:
+    store = TrajectoryStore.open(stages.folder / "traj")
+    assert store.sample_ids == tuple(f"data/00000/{i:08d}.ckpt" for i in range(12))
+    for sample_id in store.sample_ids[::4]:
+        record = store[sample_id]
+        features = load_features(stages.inputs / "cache" / sample_id)
+        assert record.token_hash == token_hash(features["input_ids"])
+        assert record.length == len(features["input_ids"])
+        assert len(record.anchors) == 6
+        assert set(record.anchors.tolist()) <= set(valid_anchors(features["loss_mask"]).tolist())
+        expected = direct(teacher, stages.inputs, sample_id, record.anchors)
+        assert torch.equal(record.trajectory.endpoint, expected.endpoint)
+        assert torch.equal(record.trajectory.commit_pass, expected.commit_pass)
+        assert torch.equal(record.trajectory.top_ids, expected.top_ids)
+        # Kept as float16: log-probabilities to 3 digits.
+        torch.testing.assert_close(
+            record.trajectory.top_logp, expected.top_logp, atol=1e-3, rtol=1e-3
+        )
+
+
+def test_the_identity_names_what_made_it(stages: Stages) -> None:
+    identity = TrajectoryStore.open(stages.folder / "traj").identity
+    assert (identity.block_size, identity.steps, identity.top_k) == (8, 3, 8)
+    assert (identity.mask_token_id, identity.vocab_size) == (tiny.MASK_ID, tiny.VOCAB)
+    assert (identity.max_length, identity.anchors_per_sample) == (64, 6)
+    assert {"specforge", "specforge-dstill", "torch"} <= identity.versions.keys()
+
+
+def test_two_ranks_collect_the_same_bytes(stages: Stages, on_two_ranks: TwoRanks) -> None:
+    assert store_bytes(on_two_ranks.folder / "traj") == store_bytes(stages.folder / "traj")
+
+
+def test_a_lost_shard_is_made_again_and_nothing_else(stages: Stages, tmp_path: Path) -> None:
+    folder = stages.copy_to(tmp_path)
+    whole = store_bytes(folder / "traj")
+    lost = folder / "traj" / "shard-00001-of-00003.arrow"
+    kept = folder / "traj" / "shard-00000-of-00003.arrow"
+    before = kept.stat().st_mtime_ns
+    lost.unlink()
+    again = train(folder, "dstill_collect")
+    assert again.status == 0
+    assert "4/4 samples" in again.out + again.err
+    assert store_bytes(folder / "traj") == whole
+    assert kept.stat().st_mtime_ns == before
+
+
+def test_other_settings_do_not_continue_a_store(stages: Stages, tmp_path: Path) -> None:
+    folder = stages.copy_to(tmp_path)
+    whole = store_bytes(folder / "traj")
+    line = train(folder, "dstill_collect", "dstill.collect.top_k=4").error
+    assert "top_k=8" in line
+    assert "top_k=4" in line
+    assert store_bytes(folder / "traj") == whole
+
+
+def test_sampled_commitment_repeats_itself(stages: Stages, tmp_path: Path) -> None:
+    folder = stages.copy_to(tmp_path)
+    made = {}
+    for name, seed in {"a": 1, "b": 1, "c": 2}.items():
+        outcome = train(
+            folder,
+            "dstill_collect",
+            f"dstill.trajectories={name}",
+            "dstill.collect.commit=sampled",
+            "dstill.collect.temperature=2.0",
+            f"training.seed={seed}",
+        )
+        assert outcome.status == 0, outcome.err
+        made[name] = store_bytes(folder / name)
+    assert made["a"] == made["b"]
+    first = TrajectoryStore.open(folder / "a")["data/00000/00000000.ckpt"].trajectory
+    greedy = TrajectoryStore.open(folder / "traj")["data/00000/00000000.ckpt"].trajectory
+    assert made["a"] != made["c"]
+    assert not torch.equal(first.endpoint, greedy.endpoint)
+
+
+def test_every_valid_anchor_and_every_pass(stages: Stages, tmp_path: Path) -> None:
+    folder = stages.copy_to(tmp_path)
+    outcome = train(
+        folder,
+        "dstill_collect",
+        "dstill.trajectories=full",
+        "dstill.collect.record=full",
+        "dstill.collect.anchors_per_sample=null",
+        "dstill.collect.logp_dtype=float32",
+    )
+    assert outcome.status == 0, outcome.err
+    record = TrajectoryStore.open(folder / "full")["data/00000/00000002.ckpt"]
+    features = load_features(stages.inputs / "cache/data/00000/00000002.ckpt")
+    assert torch.equal(record.anchors, valid_anchors(features["loss_mask"]))
+    assert record.trajectory.top_ids.shape[1:] == (3, 7, 8)
+    # The committing pass is the one that the default records. A block's place among its
+    # companions does not matter beyond rounding.
+    kept = TrajectoryStore.open(folder / "traj")["data/00000/00000002.ckpt"]
+    rows = torch.searchsorted(record.anchors, kept.anchors)
+    ids, logp = record.trajectory[rows].committing()
+    expected_ids, expected_logp = kept.trajectory.committing()
+    assert torch.equal(ids, expected_ids)
+    torch.testing.assert_close(logp, expected_logp, atol=1e-2, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["dstill.collect.top_k=64"], "dstill.collect.top_k is 64"),
+        (["dstill.steps=8"], "dstill.steps: steps must lie in 1..7 for block_size 8"),
+        (["model.draft_checkpoint_path=null"], "dstill_collect needs a trained teacher"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    stages: Stages, tmp_path: Path, words: list[str], part: str
+) -> None:
+    folder = stages.copy_to(tmp_path)
+    line = train(folder, "dstill_collect", "dstill.trajectories=new", *words).error
+    assert part in line
+    assert not (folder / "new").exists()
