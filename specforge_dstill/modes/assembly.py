@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from specforge.algorithms.dflash.providers import algorithm_providers
 from specforge.algorithms.model_providers import AlgorithmModelParts, build_dflash_model
+from specforge.modeling.auto import AutoDraftModel
 from specforge.modeling.target.target_utils import TargetEmbeddingsAndHead
-from specforge.training.model_loading import load_draft_config_source
+from specforge.training.model_loading import resolve_draft_config
 from torch import distributed
 
 from specforge_dstill.data.feature_files import check_cache
+from specforge_dstill.errors import UserError
 from specforge_dstill.modes.checkpoints import load_draft_weights
 from specforge_dstill.modes.checks import check_options, check_samples, check_store, check_top_k
 from specforge_dstill.modes.drafter import BlockDrafter
@@ -82,34 +85,44 @@ def _check_features(config: Any, draft: Any) -> None:
     )
 
 
+def resolve_draft(config: Any) -> Any:
+    """The draft config of a run file, ``model.draft_*`` overrides applied, as in training.
+
+    Raises:
+        UserError: there is none, or it is not a DFlash drafter's.
+    """
+    try:
+        return resolve_draft_config(config, provider=algorithm_providers().model.draft_config)
+    except (OSError, ValueError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"model.draft_model_config: no DFlash drafter: {reason}") from error
+
+
 def load_drafter(
-    *,
-    target: str,
-    draft_config: str,
-    checkpoint: str,
-    model: Any,
-    device: torch.device,
-    blocks_per_group: int = 64,
+    config: Any, checkpoint: str, *, device: torch.device, blocks_per_group: int = 64
 ) -> BlockDrafter:
     """A drafter for evaluation: SpecForge's class, trained weights, the target's frozen parts.
 
     Args:
-        target: the target's folder or name.
-        draft_config: the draft JSON, or a folder with a ``config.json``.
+        config: SpecForge's config of the run file: target, draft config, dtype.
         checkpoint: see :func:`load_draft_weights`.
-        model: SpecForge's ``model:`` section (dtype, keys, cache folder).
 
     Returns:
         The drafter in evaluation mode on ``device``.
     """
-    from specforge.modeling.auto import AutoDraftModel
-
+    model = config.model
     dtype = getattr(torch, model.torch_dtype)
-    config = load_draft_config_source(draft_config)
-    draft = AutoDraftModel.from_config(config, torch_dtype=dtype)
-    load_draft_weights(draft, checkpoint, config, model)
+    draft_config = resolve_draft(config)
+    draft = AutoDraftModel.from_config(draft_config, torch_dtype=dtype)
+    load_draft_weights(draft, checkpoint, draft_config, model)
+    mask_token_id = draft.mask_token_id if model.mask_token_id is None else model.mask_token_id
+    if mask_token_id is None:
+        raise UserError(
+            "which token stands for the mask is not known: set dflash_config.mask_token_id in the "
+            "draft config, or model.mask_token_id, to the one that the drafter was trained with"
+        )
     frozen = TargetEmbeddingsAndHead.from_pretrained(
-        target,
+        model.target_model_path,
         embed_key=model.embedding_key,
         lm_head_key=model.lm_head_key,
         cache_dir=model.cache_dir,
@@ -121,6 +134,6 @@ def load_drafter(
         draft.to(device),
         lm_head=frozen.lm_head,
         embed_tokens=frozen.embed_tokens,
-        mask_token_id=int(draft.mask_token_id),
+        mask_token_id=int(mask_token_id),
         blocks_per_group=blocks_per_group,
     ).eval()

@@ -6,6 +6,7 @@ SpecForge refuses a warm start across strategies. A DSTILL pipeline is made of s
 
 from __future__ import annotations
 
+import warnings
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from specforge.algorithms.common.providers import checkpoint_key_fingerprint
 from specforge.modeling.auto import AutoDraftModel
 from specforge.training.checkpoint import CheckpointManager
-from specforge.training.model_loading import warm_start_draft_model
+from specforge.training.model_loading import load_draft_config_source, warm_start_draft_model
 from torch import nn
 
 from specforge_dstill.errors import UserError
@@ -57,6 +58,8 @@ def load_draft_weights(draft: nn.Module, source: str, draft_config: Any, model: 
             f"{source} was written by mode {strategy}; a drafter can start from a checkpoint of "
             f"{', '.join(FAMILY)}, or from a Hugging Face folder of a DFlash drafter"
         )
+    if state_file is None:
+        _check_published(source, draft_config, model)
     # A published config may name another dtype than its weights have (SpecForge's export writes
     # bfloat16 beside float32 weights), and loading by it would round them.
     own_config = deepcopy(draft_config)
@@ -72,6 +75,43 @@ def load_draft_weights(draft: nn.Module, source: str, draft_config: Any, model: 
         )
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load draft weights from {source}: {_one_line(error)}") from error
+
+
+def _check_published(source: str, draft_config: Any, model: Any) -> None:
+    """Compare a published drafter's own config with the run's: shapes alone do not tell.
+
+    Reading other target layers than it was trained on costs acceptance in silence, so that is
+    refused. Another mask token or block size can be learned, so that is a warning.
+    """
+    try:
+        theirs = load_draft_config_source(
+            source, cache_dir=model.cache_dir, trust_remote_code=model.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot load draft weights from {source}: {_one_line(error)}") from error
+    own, other = _identity(draft_config), _identity(theirs)
+    layers = "target_layer_ids"
+    if other[layers] and own[layers] and other[layers] != own[layers]:
+        raise UserError(
+            f"{source} was trained on target layers {other[layers]}, the draft config names "
+            f"{own[layers]}; use the drafter's own config.json, and a cache of those layers"
+        )
+    for name in ("mask_token_id", "block_size"):
+        if None not in (own[name], other[name]) and own[name] != other[name]:
+            warnings.warn(
+                f"{source} was trained with {name} {other[name]}, this run has {own[name]}",
+                stacklevel=2,
+            )
+
+
+def _identity(config: Any) -> dict[str, Any]:
+    """What a drafter's weights depend on and its shapes do not show."""
+    method = getattr(config, "dflash_config", None) or {}
+    return {
+        "target_layer_ids": list(method.get("target_layer_ids") or []),
+        "mask_token_id": method.get("mask_token_id"),
+        "block_size": getattr(config, "block_size", None),
+    }
 
 
 def find_state_file(source: str) -> Path | None:

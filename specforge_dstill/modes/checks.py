@@ -30,6 +30,12 @@ def check_options(config: Any, options: DstillOptions, *, mode: str, block_size:
                 f"training.{name} belongs to --mode dflash and would be ignored by {mode}; "
                 f"remove it, its place is taken by {replacement}"
             )
+    if mode == "dstill_student" and config.data.eval_hidden_states_path:
+        raise UserError(
+            "data.eval_hidden_states_path: dstill_student learns from trajectories, and there are "
+            "none of other samples; remove it together with training.eval_interval, and score the "
+            "drafter with: specforge-dstill evaluate"
+        )
     starts = config.model.draft_checkpoint_path or config.training.resume_from
     if mode == "dstill_collect" and not config.model.draft_checkpoint_path:
         raise UserError(

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from specforge.training.model_loading import load_draft_config_source
 from torch import Tensor
 
-from specforge_dstill.errors import UserError
 from specforge_dstill.maths.rollout import CommitRule, rollout
 from specforge_dstill.modes.drafter import BlockDrafter, ContextCache
 
@@ -65,12 +63,3 @@ class DraftSession:
         else:
             self._hidden_states = self._hidden_states[rows]
         self._context.select(rows)
-
-
-def draft_block_size(source: str) -> int:
-    """B of a draft config (JSON, folder or name on the Hub); UserError when it has none."""
-    try:
-        return int(load_draft_config_source(source).block_size)
-    except (OSError, ValueError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{source}: no draft config of a DFlash drafter: {reason}") from error

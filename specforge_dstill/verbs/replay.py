@@ -28,10 +28,10 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.replay import Answer, walk
 from specforge_dstill.evaluation.report import Report, Score
 from specforge_dstill.maths.reveal_schedule import check_steps
-from specforge_dstill.modes.assembly import load_drafter
+from specforge_dstill.modes.assembly import load_drafter, resolve_draft
 from specforge_dstill.modes.checkpoints import find_state_file, weights_hash
 from specforge_dstill.modes.drafter import BlockDrafter
-from specforge_dstill.modes.replay import PassesDrafter, draft_block_size
+from specforge_dstill.modes.replay import PassesDrafter
 from specforge_dstill.runfile import RunFile, load_run
 
 
@@ -68,10 +68,7 @@ class ReplayPlan:
         _check_distinct("--prompts", [chosen.name for chosen in args.prompts])
         _check_distinct("--drafter", [chosen.name for chosen in args.drafter])
         run_file = load_run(args.config, args.overrides, "dflash")
-        draft_config = run_file.config.model.draft_model_config
-        if not draft_config:
-            raise UserError(f"{run_file.path}: model.draft_model_config is not set")
-        block_size = draft_block_size(draft_config)
+        block_size = int(resolve_draft(run_file.config).block_size)
         default = args.steps or tuple(dict.fromkeys((1, run_file.options.steps)))
         drafters = tuple((chosen, chosen.steps or default) for chosen in args.drafter)
         for chosen, passes in drafters:
@@ -158,14 +155,13 @@ class ReplayPlan:
         )
 
     def _load_drafter(self, chosen: DrafterChoice) -> BlockDrafter:
-        model = self.run.config.model.model_copy(update={"torch_dtype": self.args.dtype})
+        config = self.run.config
+        model = config.model.model_copy(update={"torch_dtype": self.args.dtype})
         # SpecForge tells on stdout what it loads; that is for the table.
         with redirect_stdout(sys.stderr):
             return load_drafter(
-                target=model.target_model_path,
-                draft_config=model.draft_model_config,
-                checkpoint=chosen.checkpoint,
-                model=model,
+                config.model_copy(update={"model": model}),
+                chosen.checkpoint,
                 device=torch.device(self._device),
                 blocks_per_group=self.run.options.blocks_per_group,
             )

@@ -25,13 +25,7 @@ from tests.modes.running import store_bytes, train
 @pytest.fixture(scope="module")
 def teacher(stages: Stages) -> BlockDrafter:
     config: Any = load_run(str(stages.folder / "dstill.yaml"), (), "dstill_teacher").config
-    return load_drafter(
-        target=str(stages.inputs / "target"),
-        draft_config=str(stages.inputs / "draft.json"),
-        checkpoint=str(stages.folder / "out/teacher"),
-        model=config.model,
-        device=torch.device("cpu"),
-    )
+    return load_drafter(config, str(stages.folder / "out/teacher"), device=torch.device("cpu"))
 
 
 def direct(
