@@ -75,11 +75,6 @@ class Size:
     document: dict[str, Any] = field(default_factory=dict)
 
 
-def _epochs(dflash: int, teacher: int, student: int) -> dict[str, Any]:
-    epochs = {"dflash": dflash, "dstill_teacher": teacher, "dstill_student": student}
-    return {mode: {"training": {"num_epochs": count}} for mode, count in epochs.items()}
-
-
 SIZES = {
     "smoke": Size(
         prompts=64,
@@ -91,7 +86,6 @@ SIZES = {
             "data": {"max_length": 512},
             "training": {"num_anchors": 16, "save_interval": 10},
             "dstill": {"collect": {"anchors_per_sample": 16}},
-            "modes": _epochs(3, 4, 2),
         },
     ),
     "default": Size(
@@ -227,10 +221,7 @@ def stages(args: argparse.Namespace, work: Path) -> list[Stage]:
 def trained(mode: str, ranks: int, work: Path) -> list[str]:
     """The command that trains; from its newest checkpoint on, if there is one."""
     latest = Path("output") / f"{mode}-latest"
-    if not (work / latest).exists():
-        return train(mode, ranks=ranks)
-    # A checkpoint holds its own start; SpecForge takes either, not both.
-    resume = (f"training.resume_from={latest}", "model.draft_checkpoint_path=null")
+    resume = [f"training.resume_from={latest}"] if (work / latest).exists() else []
     return train(mode, *resume, ranks=ranks)
 
 
