@@ -31,15 +31,25 @@ def say(message: str) -> None:
         print(f"specforge-dstill: {message}", file=sys.stderr, flush=True)
 
 
+class ReportedError(Exception):
+    """A UserError that :func:`report` has printed already."""
+
+
+def report(error: UserError) -> None:
+    """A mistake as one line on stderr; ranks that share it leave that to the first of a node."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        time.sleep(_OTHER_RANKS_WAIT_S)
+    print(f"specforge-dstill: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+
+
 def exit_status(command: Callable[[], int]) -> int:
     """Run a command; a UserError becomes one line on stderr and status 2."""
     try:
         return command()
     except UserError as error:
-        if os.environ.get("LOCAL_RANK", "0") != "0":
-            time.sleep(_OTHER_RANKS_WAIT_S)
-        message = " ".join(str(error).split())
-        print(f"specforge-dstill: error: {message}", file=sys.stderr, flush=True)
+        report(error)
+        return USER_MISTAKE
+    except ReportedError:
         return USER_MISTAKE
     except KeyboardInterrupt:
         return _INTERRUPTED

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from specforge_dstill.console import ReportedError, report
 from specforge_dstill.errors import UserError
 
 if TYPE_CHECKING:
@@ -189,6 +190,10 @@ def _seeded(resolved: ResolvedRun, run: Callable[[ResolvedRun], object]) -> None
     )
     try:
         run(resolved)
+    except UserError as error:
+        # Once this rank leaves the group the others fail, and torchrun stops this one too.
+        report(error)
+        raise ReportedError from error
     finally:
         destroy_distributed()
 

@@ -16,6 +16,7 @@ from torch import distributed
 
 from specforge_dstill.data.feature_files import check_cache
 from specforge_dstill.errors import UserError
+from specforge_dstill.modes.agreement import agreed
 from specforge_dstill.modes.checkpoints import load_draft_weights
 from specforge_dstill.modes.checks import check_options, check_samples, check_store, check_top_k
 from specforge_dstill.modes.drafter import BlockDrafter
@@ -41,7 +42,7 @@ def build_drafter(
     """
     check_options(config, options, mode=mode, block_size=int(draft.block_size))
     if config.mode == "offline":
-        _check_features(config, draft)
+        agreed(lambda: _check_features(config, draft))
     parts = build_dflash_model(config, draft, draft_config, target_config, input_tools)
     drafter = BlockDrafter(
         draft,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +54,13 @@ class TwoRanks:
     folder: Path
     outcome: Outcome
 
+    def statuses(self, run_id: str) -> list[int]:
+        """What the command returned on each rank."""
+        return [json.loads((self.folder / f"rank{i}.json").read_text())[run_id] for i in range(2)]
+
     def metrics(self, run_id: str) -> dict[int, dict[str, float]]:
         """What one of the runs logged."""
+        assert self.statuses(run_id) == [0, 0]
         _, _, rest = self.outcome.out.partition(f"begin {run_id}\n")
         return Outcome(0, rest.partition(f"end {run_id}\n")[0], "").metrics
 
@@ -69,6 +75,8 @@ def on_two_ranks(stages: Stages, tmp_path_factory: pytest.TempPathFactory) -> Tw
     folder = tmp_path_factory.mktemp("two")
     write_run(folder, stages.inputs, training__batch_size=2)
     sparse = tiny.save_features(folder / "sparse", samples=8, scored=slice(20, 22))
+    broken = tiny.save_features(folder / "broken", samples=8)
+    (broken / "data/00000/00000003.ckpt").write_bytes(b"cut short")
     start = f"model.draft_checkpoint_path={stages.folder / 'out/teacher'}"
     store = f"dstill.trajectories={stages.folder / 'traj'}"
     outcome = commands_on_two_ranks(
@@ -81,6 +89,7 @@ def on_two_ranks(stages: Stages, tmp_path_factory: pytest.TempPathFactory) -> Tw
                 *("--mode", "dstill_teacher", f"data.hidden_states_path={sparse}"),
                 *("training.batch_size=1", "dstill.steps=7", "output_dir=out/sparse"),
             ],
+            "broken": ["--mode", "dstill_teacher", f"data.hidden_states_path={broken}"],
         },
     )
     assert outcome.status == 0, outcome.err

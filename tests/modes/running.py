@@ -120,7 +120,7 @@ def start(folder: Path, mode: str, *words: str) -> subprocess.Popen[str]:
 
 def commands_on_two_ranks(folder: Path, commands: dict[str, list[str]]) -> Outcome:
     """Several commands one after the other in one torchrun; ``begin NAME`` and ``end NAME`` lines
-    around what each prints."""
+    around what each prints, and their statuses in ``rank0.json`` and ``rank1.json``."""
     script = folder / "commands.py"
     # Each process group meets on a port of its own: torchrun's store keeps the last one's keys.
     numbered = [
@@ -128,18 +128,18 @@ def commands_on_two_ranks(folder: Path, commands: dict[str, list[str]]) -> Outco
         for (name, words), port in zip(commands.items(), free_ports(len(commands)), strict=True)
     ]
     script.write_text(
-        "import os, sys\n"
+        "import json, os, sys\n"
         "from specforge_dstill.train import main\n"
         "if os.environ['RANK'] != '0':\n"
         "    sys.stdout = open(os.devnull, 'w')\n"
         "os.environ['TORCHELASTIC_USE_AGENT_STORE'] = 'False'\n"
+        "statuses = {}\n"
         f"for name, words, port in {numbered!r}:\n"
         "    os.environ['MASTER_PORT'] = str(port)\n"
         "    print(f'begin {name}', flush=True)\n"
-        "    status = main(words)\n"
+        "    statuses[name] = main(words)\n"
         "    print(f'end {name}', flush=True)\n"
-        "    if status:\n"
-        "        raise SystemExit(status)\n"
+        "json.dump(statuses, open('rank' + os.environ['RANK'] + '.json', 'w'))\n"
     )
     with _own_environment():
         done = subprocess.run(

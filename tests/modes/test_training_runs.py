@@ -22,7 +22,7 @@ from specforge_dstill.runfile import load_run
 from specforge_dstill.trajectory_store import TrajectoryStore
 from tests import tiny
 from tests.modes.conftest import Stages, TwoRanks
-from tests.modes.running import draft_of, same_weights, start, train
+from tests.modes.running import ERROR, draft_of, same_weights, start, train
 from tests.modes.support import make_drafter
 
 BOTH = ["teacher", "student"]
@@ -50,6 +50,14 @@ def test_ranks_whose_draws_are_empty_go_on(on_two_ranks: TwoRanks) -> None:
     metrics = on_two_ranks.metrics("sparse")
     assert len(metrics) == 8
     assert all(0 < step["loss"] < 100 for step in metrics.values())
+
+
+def test_a_mistake_that_one_rank_finds_is_that_of_all(on_two_ranks: TwoRanks) -> None:
+    """No rank is left in a collective, and the first, which speaks, tells of it."""
+    assert on_two_ranks.statuses("broken") == [2, 2]
+    lines = [line for line in on_two_ranks.outcome.err.splitlines() if ERROR in line]
+    assert len(set(lines)) == 1
+    assert "00000003.ckpt: cannot be read" in lines[0]
 
 
 def test_the_curriculum_is_logged(stages: Stages) -> None:
@@ -354,3 +362,19 @@ def test_features_of_another_dtype_are_converted_with_a_warning(
 def test_options_of_the_dflash_objective_are_not_ignored(stages: Stages) -> None:
     line = train(stages.folder, "dstill_teacher", "training.loss_decay_gamma=7").error
     assert "dstill.teacher.position_decay" in line
+
+
+def test_a_student_takes_no_evaluation_cache(stages: Stages) -> None:
+    """Its samples have no trajectories: said at the start, not at the first evaluation."""
+    cache = f"data.eval_hidden_states_path={stages.inputs / 'cache'}"
+    line = train(stages.folder, "dstill_student", cache, "training.eval_interval=2").error
+    assert "specforge-dstill evaluate" in line
+
+
+def test_a_teacher_takes_one(stages: Stages, tmp_path: Path) -> None:
+    folder = stages.copy_to(tmp_path)
+    cache = f"data.eval_hidden_states_path={stages.inputs / 'cache'}"
+    words = (cache, "training.eval_interval=2", "training.max_steps=2", "output_dir=out/new")
+    outcome = train(folder, "dstill_teacher", *words)
+    assert outcome.status == 0, outcome.err
+    assert "eval/avg_loss" in outcome.out
