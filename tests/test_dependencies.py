@@ -18,7 +18,9 @@ ROOT = Path(specforge_dstill.__file__).parent
 ALLOWED = {
     "maths": {"maths"},
     "token_hash.py": set[str](),
-    "trajectory_store": {"trajectory_store", "token_hash", "maths", "errors"},
+    "files.py": {"errors"},
+    "arguments.py": set[str](),
+    "trajectory_store": {"trajectory_store", "token_hash", "maths", "errors", "files"},
     "evaluation": {"evaluation", "trajectory_store", "maths", "errors", "console"},
     "options.py": {"errors", "validation"},
     "validation.py": {"errors", "suggest"},

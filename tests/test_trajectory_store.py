@@ -36,7 +36,6 @@ from specforge_dstill.trajectory_store import (
     shard_samples,
     verify_store,
 )
-from specforge_dstill.trajectory_store.files import HashingFile
 from specforge_dstill.trajectory_store.shard import Shard
 
 IDENTITY = StoreIdentity(
@@ -605,7 +604,7 @@ def small_files() -> Iterator[int]:
 def test_a_file_that_cannot_grow(tmp_path: Path, small_files: int) -> None:
     record = make_record(1, blocks=500)
     writer = make_writer(tmp_path, [record])
-    with pytest.raises(UserError, match=r"cannot write .*shard-00000-of-00001\.arrow: "):
+    with pytest.raises(UserError, match=r"shard-00000-of-00001\.arrow: cannot be written: "):
         writer.write_shard(0, [record])
     assert [path.name for path in tmp_path.iterdir()] == ["identity.json"]
 
@@ -625,7 +624,10 @@ def test_a_full_disk(
         with pytest.raises(UserError) as caught:
             fill(writer, records, [1])
     shard = tmp_path / shard_name(1, 4)
-    assert str(caught.value) == f"cannot write {shard}: No space left on device"
+    assert str(caught.value) == (
+        f"{shard}: cannot be written: No space left on device; what was finished is kept, make "
+        "room or choose another folder and run the same command again"
+    )
     assert contents(tmp_path) == before
     fill(writer, records, writer.missing())
     assert len(writer.finish().shards) == 4
@@ -633,18 +635,22 @@ def test_a_full_disk(
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, records: list[SampleRecord]) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot make trajectory store .*file/store: Not a dir"):
+    with pytest.raises(UserError, match=r"file/store: cannot be written: Not a directory; "):
         make_writer(tmp_path / "file" / "store", records)
 
 
 def test_a_read_only_folder(
     tmp_path: Path, records: list[SampleRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read_only(file: HashingFile, path: Path) -> None:
-        raise OSError(errno.EROFS, "whatever")
+    really = Path.open
 
-    monkeypatch.setattr(HashingFile, "__init__", read_only)  # root may write anywhere else
-    with pytest.raises(UserError, match=r"cannot write .*identity\.json: Read-only file system$"):
+    def read_only(path: Path, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        if "r" not in mode:
+            raise OSError(errno.EROFS, "whatever")
+        return really(path, mode, *rest, **options)
+
+    monkeypatch.setattr(Path, "open", read_only)  # root may write anywhere else
+    with pytest.raises(UserError, match=r"identity\.json: cannot be written: Read-only file sys"):
         make_writer(tmp_path, records)
 
 

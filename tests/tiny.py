@@ -28,44 +28,61 @@ CHAT_TEMPLATE = (
 
 def save_target(folder: Path, *, seed: int = 0) -> Path:
     """A random Qwen3 target with a word-level tokenizer, saved as a Hugging Face folder."""
+    target_model(seed=seed).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def target_model(
+    *,
+    seed: int = 0,
+    vocab_size: int = VOCAB,
+    max_position_embeddings: int = 512,
+    initializer_range: float = 0.3,
+) -> Qwen3ForCausalLM:
+    """The random target itself."""
     torch.manual_seed(seed)
     config = Qwen3Config(
-        vocab_size=VOCAB,
+        vocab_size=vocab_size,
         hidden_size=HIDDEN,
         intermediate_size=48,
         num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=8,
-        max_position_embeddings=512,
+        max_position_embeddings=max_position_embeddings,
         tie_word_embeddings=False,
         bos_token_id=1,
         eos_token_id=STOP_ID,
         pad_token_id=0,
-        initializer_range=0.3,
+        initializer_range=initializer_range,
     )
     model = Qwen3ForCausalLM(config)
     model.generation_config.eos_token_id = STOP_ID
     model.generation_config.pad_token_id = 0
-    model.save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
-    return folder
+    return model.eval()
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Words, with the newline as a word of its own."""
-    vocabulary = {word: index for index, word in enumerate([*SPECIAL, *WORDS])}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL[0]))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Split(" ", "removed")]
-    )
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
+    """Of the target's vocabulary."""
+    return word_tokenizer(
+        [*SPECIAL, *WORDS],
+        unknown=SPECIAL[0],
         eos_token=SPECIAL[STOP_ID],
         pad_token=SPECIAL[0],
         mask_token=SPECIAL[MASK_ID],
+        extra_special_tokens=SPECIAL[1:2],
     )
-    wrapped.add_special_tokens({"additional_special_tokens": SPECIAL[1:2]})
+
+
+def word_tokenizer(words: list[str], *, unknown: str, **special: Any) -> PreTrainedTokenizerFast:
+    """A token a word, with the newline as a word of its own; ChatML."""
+    vocabulary = {word: index for index, word in enumerate(words)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Split(" ", "removed")]
+    )
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=backend, **special)
     wrapped.chat_template = CHAT_TEMPLATE
     return wrapped
 

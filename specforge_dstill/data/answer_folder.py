@@ -7,7 +7,6 @@ only add files. Answers made with other settings are refused.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
-from specforge_dstill.data import jsonl
-from specforge_dstill.data.manifest import differences
+from specforge_dstill.data.settings import claim_settings, differences
 from specforge_dstill.errors import UserError
+from specforge_dstill.files import make_folder, write_atomically
 from specforge_dstill.token_hash import token_hash
 
 SETTINGS = "settings.json"
@@ -59,22 +58,12 @@ class AnswerFolder:
         return StoredAnswer(path, tensors["input_ids"], start)
 
     def put(self, prompt_ids: Sequence[int], input_ids: Tensor, hidden_states: Tensor) -> None:
-        """Keep an answer: temporary name, flush to disk, rename."""
+        """Keep an answer."""
         from safetensors.torch import save
 
         tensors = {"input_ids": input_ids, "hidden_states": hidden_states.contiguous()}
         content = save(tensors, metadata={"start": str(len(prompt_ids))})
-        path = self._path(prompt_ids)
-        temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-        try:
-            with temporary.open("wb") as handle:
-                handle.write(content)
-                handle.flush()
-                os.fsync(handle.fileno())
-            temporary.replace(path)
-        except OSError as error:
-            jsonl.remove_quietly(temporary)
-            raise UserError(jsonl.disk_message(path, error)) from error
+        write_atomically(self._path(prompt_ids), content)
 
     def _path(self, prompt_ids: Sequence[int]) -> Path:
         return self._folder / f"{token_hash(list(prompt_ids))}.safetensors"
@@ -96,23 +85,11 @@ def _read(path: Path, names: Sequence[str] | None = None) -> tuple[dict[str, Ten
 
 def _claim(folder: Path, settings: dict[str, Any]) -> None:
     """Record what the folder's answers are, or refuse one that holds others."""
-    path = folder / SETTINGS
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            jsonl.write_text(path, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
-        old = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(jsonl.disk_message(path, error)) from error
-    except ValueError as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
-    changed = differences(_compared(old), _compared(settings))
+    make_folder(folder)
+    held = claim_settings(folder / SETTINGS, settings)
+    changed = differences(held, settings, ignored=_ONLY_RECORDED)
     if changed:
         raise UserError(
             f"{folder}: holds answers made with other settings ({changed}); choose another "
             "folder with --answers"
         )
-
-
-def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if key not in _ONLY_RECORDED}

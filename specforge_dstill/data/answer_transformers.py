@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specforge_dstill.data.chat import answer_text, prompt_tokens
 from specforge_dstill.data.conversations import Conversation, Message, Prompt
 from specforge_dstill.data.generation import Decoding, draw_seed, generate_batch
-from specforge_dstill.errors import UserError
 
 Save = Callable[[Conversation], None]
 #: Called with a prompt's id and why it gets no answer.
@@ -36,7 +36,7 @@ class TransformersAnswers:
 
     def answer(self, prompts: Sequence[Prompt], save: Save, leave_out: LeaveOut) -> None:
         """Answer every prompt, saving each batch as it ends; the longest prompts come first."""
-        lengths = [len(self._tokens([*first_messages(p), _user(p, 0)])) for p in prompts]
+        lengths = [len(self._tokens(p, 0, first_messages(p))) for p in prompts]
         order = sorted(range(len(prompts)), key=lambda i: (-lengths[i], i))
         for start in range(0, len(order), self.batch_size):
             batch = [prompts[i] for i in order[start : start + self.batch_size]]
@@ -49,7 +49,7 @@ class TransformersAnswers:
             asked: list[tuple[Prompt, list[int]]] = []
             for prompt in prompts:
                 if turn < len(prompt.turns) and prompt.id in talks:
-                    ids = self._tokens([*talks[prompt.id], _user(prompt, turn)])
+                    ids = self._tokens(prompt, turn, talks[prompt.id])
                     if self.decoding.room(len(ids)) > 0:
                         asked.append((prompt, ids))
                     else:
@@ -69,22 +69,13 @@ class TransformersAnswers:
             talks[prompt.id] += [_user(prompt, turn), self._message(ids)]
 
     def _message(self, ids: list[int]) -> Message:
-        stopped = ids[-1] in self.decoding.stop_ids
-        text = self.tokenizer.decode(ids[:-1] if stopped else ids, skip_special_tokens=False)
-        return Message("assistant", text, finish=None if stopped else "length")
+        stop_ids = self.decoding.stop_ids
+        finish = None if ids[-1] in stop_ids else "length"
+        return Message("assistant", answer_text(self.tokenizer, ids, stop_ids), finish=finish)
 
-    def _tokens(self, messages: Sequence[Message]) -> list[int]:
-        try:
-            text = self.tokenizer.apply_chat_template(
-                [m.for_template() for m in messages],
-                tokenize=False,
-                add_generation_prompt=True,
-                **self.template_kwargs,
-            )
-        except Exception as error:  # no template, or one that refuses these messages
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"the target's chat template cannot be applied: {reason}") from error
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+    def _tokens(self, prompt: Prompt, turn: int, before: Sequence[Message]) -> list[int]:
+        asked = [*before, _user(prompt, turn)]
+        return prompt_tokens(self.tokenizer, asked, self.template_kwargs, name=prompt.id)
 
 
 def _user(prompt: Prompt, turn: int) -> Message:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import Any
 
 from specforge_dstill.data import jsonl
 from specforge_dstill.data.conversations import Conversation, Prompt, read_conversations
+from specforge_dstill.data.settings import differences, read_settings
 from specforge_dstill.errors import UserError
+from specforge_dstill.files import json_bytes, make_folder, write_atomically, writing
 
 #: Recorded but not compared: they do not change which answers are asked for.
 _ONLY_RECORDED = ("versions",)
@@ -20,20 +21,6 @@ _ONLY_RECORDED = ("versions",)
 def settings_path(output: Path) -> Path:
     """Where the settings of ``output`` are kept."""
     return output.with_name(output.name + ".settings.json")
-
-
-def read_settings(output: Path) -> dict[str, Any] | None:
-    """The settings an answers file was made with, None if there are none beside it."""
-    path = settings_path(output)
-    if not path.exists():
-        return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: is not a settings file")
-    return found
 
 
 class AnswersFile:
@@ -57,11 +44,8 @@ class AnswersFile:
     def add(self, conversation: Conversation) -> None:
         """Append one answered conversation and hand it to the operating system."""
         with self._lock:
-            try:
-                with self._path.open("a", encoding="utf-8") as handle:
-                    handle.write(jsonl.line(conversation.as_dict()))
-            except OSError as error:
-                raise UserError(jsonl.disk_message(self._path, error)) from error
+            with writing(self._path), self._path.open("a", encoding="utf-8") as handle:
+                handle.write(jsonl.line(conversation.as_dict()))
             self._done.append(conversation.id)
 
     def put_in_order(self) -> None:
@@ -75,30 +59,22 @@ class AnswersFile:
             self._done = [c.id for c in found]
 
     def _check_settings(self, settings: Mapping[str, Any]) -> None:
-        old = read_settings(self._path)
+        old = read_settings(settings_path(self._path))
         has_answers = self._path.exists() and self._path.stat().st_size > 0
         if has_answers and old is None:
             raise UserError(
                 f"{self._path}: exists and was not made by this command; choose another --output"
             )
         if has_answers and old is not None:
-            changed = [
-                f"{key} was {old.get(key)!r} and is now {settings.get(key)!r}"
-                for key in sorted({*old, *settings} - set(_ONLY_RECORDED))
-                if old.get(key) != settings.get(key)
-            ]
+            changed = differences(old, settings, ignored=_ONLY_RECORDED)
             if changed:
                 raise UserError(
                     f"{self._path}: holds answers made with other settings "
-                    f"({'; '.join(changed)}); choose another --output"
+                    f"({changed}); choose another --output"
                 )
             return
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(jsonl.disk_message(self._path, error)) from error
-        text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-        jsonl.write_text(settings_path(self._path), text)
+        make_folder(self._path.parent)
+        write_atomically(settings_path(self._path), json_bytes(settings))
 
     def _cut_torn_line(self) -> None:
         """Shorten the file to its last newline; each add writes one line that ends in one."""

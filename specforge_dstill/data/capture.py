@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from specforge_dstill.arguments import add_placement, add_run_file, json_object, positive
 from specforge_dstill.data import chat, targets
-from specforge_dstill.data.answers_file import read_settings
+from specforge_dstill.data.answers_file import settings_path
 from specforge_dstill.data.capture_core import Extract, Share, capture_samples
 from specforge_dstill.data.capture_plan import CapturePlan
 from specforge_dstill.data.capture_sglang import load_sglang
@@ -20,7 +21,7 @@ from specforge_dstill.data.capture_transformers import Features, TransformersExt
 from specforge_dstill.data.conversations import Conversation, read_conversations
 from specforge_dstill.data.manifest import CacheManifest, config_hash
 from specforge_dstill.data.progress import Progress
-from specforge_dstill.data.regenerate import json_object, positive
+from specforge_dstill.data.settings import read_settings
 from specforge_dstill.data.targets import DTYPES
 from specforge_dstill.data.versions import library_versions
 from specforge_dstill.errors import UserError
@@ -38,11 +39,9 @@ _PROBED = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLE
+    add_run_file(parser)
     add = parser.add_argument
-    add("overrides", nargs="*", metavar="section.field=value", help="options of the run file")
-    add("--config", metavar="FILE", help="the run file (default: dstill.yaml)")
     add(
         "--mode",
         default="dflash",
@@ -72,14 +71,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=256,
         help="conversations a rank captures between two marks of progress (default: 256)",
     )
-    local = parser.add_argument_group("--backend transformers").add_argument
-    local(
+    transformers = parser.add_argument_group("--backend transformers")
+    transformers.add_argument(
         "--compute-dtype",
         choices=DTYPES,
         help="default: float32 on a CPU, else that of the stored states",
     )
-    local("--device", help="default: this rank's GPU when there is one, else cpu")
-    local("--attn-implementation", help="as in transformers, such as flash_attention_2")
+    add_placement(transformers, default="this rank's GPU when there is one")
     engine = parser.add_argument_group("--backend sglang").add_argument
     engine("--tp-size", type=positive, default=1, help="GPUs that share one copy of the target")
     engine(
@@ -155,7 +153,7 @@ def _samples(
     target = model.target_model_path
     tokenizer = targets.load_tokenizer(target, trust_remote_code=model.trust_remote_code)
     template = args.chat_template or plan.chat_template or chat.OWN_TEMPLATE
-    generation = read_settings(Path(args.conversations)) or {}
+    generation = read_settings(settings_path(Path(args.conversations))) or {}
     kwargs = args.template_kwargs
     if kwargs is None:
         kwargs = generation.get("template_kwargs") or {}

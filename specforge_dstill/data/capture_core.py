@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +15,10 @@ import torch
 from specforge_dstill.data import jsonl
 from specforge_dstill.data.capture_transformers import Features
 from specforge_dstill.data.chat import RewrittenAnswersError, TokenSample
-from specforge_dstill.data.manifest import SAMPLES, CacheManifest, differences
+from specforge_dstill.data.manifest import SAMPLES, CacheManifest
+from specforge_dstill.data.settings import claim_settings, differences
 from specforge_dstill.errors import UserError
+from specforge_dstill.files import make_folder, remove_quietly, temporary_files, write_atomically
 from specforge_dstill.token_hash import token_hash
 
 Extract = Callable[[Sequence[TokenSample]], list[Features]]
@@ -79,7 +79,7 @@ def capture_samples(
             writer = _ShardWriter(folder, layout, manifest, share.writes)
             rows = writer.capture({i: _get(samples, i) for i in indices}, extract, batch_tokens)
             if share.writes:
-                _make_folder(_marker(folder, shard).parent)
+                make_folder(_marker(folder, shard).parent)
                 jsonl.write_objects(_marker(folder, shard), rows)
         update(len(indices))
     return _finish(folder, manifest, shards) if share.writes else None
@@ -126,9 +126,9 @@ class _ShardWriter:
                     rows[index] = self._row(index, sample)
         if self.writes and usable:
             home = self._path(usable[0][0]).parent
-            _make_folder(home)
-            for leftover in home.glob("*.tmp-*"):  # of a run that was killed
-                jsonl.remove_quietly(leftover)
+            make_folder(home)
+            for leftover in temporary_files(home):
+                remove_quietly(leftover)
         for batch in batches_by_length([len(sample) for _, sample in usable], batch_tokens):
             chosen = [usable[i] for i in batch]
             if all(index in rows for index, _ in chosen):
@@ -172,26 +172,9 @@ def _get(samples: Sequence[TokenSample], index: int) -> TokenSample | str:
 
 
 def _save(record: dict[str, torch.Tensor], path: Path) -> None:
-    """Write one feature file: temporary name, flush to disk, rename."""
     buffer = io.BytesIO()  # so that a full disk is an OSError of ours, not torch's
     torch.save({name: tensor.contiguous().clone() for name, tensor in record.items()}, buffer)
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    try:
-        with temporary.open("wb") as handle:
-            handle.write(buffer.getbuffer())
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        jsonl.remove_quietly(temporary)
-        raise UserError(jsonl.disk_message(path, error)) from error
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(jsonl.disk_message(folder, error)) from error
+    write_atomically(path, buffer.getbuffer())
 
 
 def _claim(folder: Path, manifest: CacheManifest) -> None:
@@ -202,15 +185,11 @@ def _claim(folder: Path, manifest: CacheManifest) -> None:
             raise UserError(
                 f"{folder}: holds features that this command did not make; choose another --output"
             )
-        _make_folder(folder)
-        jsonl.write_text(path, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
-    try:
-        old = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
-    if old != identity:
+        make_folder(folder)
+    changed = differences(claim_settings(path, identity), identity)
+    if changed:
         raise UserError(
-            f"{folder}: holds features made with other settings ({differences(old, identity)}); "
+            f"{folder}: holds features made with other settings ({changed}); "
             "choose another --output"
         )
 

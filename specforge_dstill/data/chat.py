@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from specforge_dstill.data.conversations import Conversation, Message
-from specforge_dstill.errors import UserError
+from specforge_dstill.errors import UserError, reason
 
 #: The name that stands for the tokenizer's own chat template.
 OWN_TEMPLATE = "tokenizer"
@@ -239,12 +239,28 @@ def _renderer(tokenizer: Any, kwargs: Mapping[str, Any], name: str) -> Render:
                 **kwargs,
             )
         except Exception as error:  # jinja2's and the template's own raise_exception
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(
-                f"conversation {name!r}: the chat template refuses it: {reason}"
+                f"conversation {name!r}: the chat template refuses it: {reason(error)}"
             ) from error
 
     return render
+
+
+def prompt_tokens(
+    tokenizer: Any, messages: Sequence[Message], kwargs: Mapping[str, Any], *, name: str
+) -> list[int]:
+    """Token ids of a conversation as the target's own chat template renders it for generation.
+
+    ``kwargs`` go to the template; ``name`` is the conversation's in a refusal (UserError).
+    """
+    text = _renderer(tokenizer, kwargs, name)(messages, True)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def answer_text(tokenizer: Any, ids: Sequence[int], stop_ids: Sequence[int]) -> str:
+    """The text of a generated answer, without its stop token if it ends in one."""
+    kept = ids[:-1] if ids[-1] in stop_ids else ids
+    return str(tokenizer.decode(kept, skip_special_tokens=False))
 
 
 def _named_template(name: str) -> Any:

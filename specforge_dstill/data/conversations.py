@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specforge_dstill.data.jsonl import read_objects
-from specforge_dstill.errors import UserError
+from specforge_dstill.errors import UserError, reason
 
 #: Names that ShareGPT-like data sets use for the roles.
 ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
@@ -110,9 +110,9 @@ def _load_hub(name: str, split: str) -> Iterable[Mapping[str, Any]]:
         # Streamed, so that a --limit does not wait for the whole download.
         return load_dataset(name, split=split, streaming=True)
     except Exception as error:  # datasets raises many kinds; each means "not to be had"
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"{name}: no local file of this name, and the Hub gave no split {split!r}: {reason}"
+            f"{name}: no local file of this name, and the Hub gave no split {split!r}: "
+            f"{reason(error)}"
         ) from error
 
 

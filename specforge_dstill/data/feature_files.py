@@ -15,14 +15,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from specforge_dstill.data.capture_core import IDENTITY
 from specforge_dstill.data.manifest import CacheManifest
-from specforge_dstill.errors import UserError
+from specforge_dstill.errors import UserError, reason
 
 HIDDEN = "hidden_states"
 #: Tensors with one row a token, beside the ids and the mask.
@@ -61,7 +60,7 @@ def load_features(path: str | Path) -> dict[str, Tensor]:
         ) from error
     except (OSError, EOFError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"{path}: cannot be read ({_reason(error)}); it is truncated or no feature file: "
+            f"{path}: cannot be read ({reason(error)}); it is truncated or no feature file: "
             "delete it and run capture again"
         ) from error
     if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
@@ -188,7 +187,3 @@ def _rows(tensor: Tensor) -> int:
 
 def _listed(layers: Sequence[int]) -> str:
     return f"[{','.join(map(str, layers))}]"
-
-
-def _reason(error: Any) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

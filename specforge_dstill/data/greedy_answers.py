@@ -18,10 +18,9 @@ from specforge_dstill.data.answer_folder import AnswerFolder, StoredAnswer
 from specforge_dstill.data.answer_transformers import first_messages
 from specforge_dstill.data.capture_core import batches_by_length
 from specforge_dstill.data.capture_transformers import Features
-from specforge_dstill.data.chat import TokenSample
+from specforge_dstill.data.chat import TokenSample, answer_text, prompt_tokens
 from specforge_dstill.data.conversations import Message, Prompt
 from specforge_dstill.data.generation import Decoding
-from specforge_dstill.errors import UserError
 
 _FEATURES_BATCH_TOKENS = 8192
 _FINGERPRINT_BYTES = 1 << 20
@@ -81,7 +80,9 @@ class Conversing:
             for prompt in prompts:
                 if turn < len(prompt.turns) and prompt.id in talks:
                     talks[prompt.id].append(Message("user", prompt.turns[turn]))
-                    ids = self._tokens(talks[prompt.id])
+                    ids = prompt_tokens(
+                        self.tokenizer, talks[prompt.id], self.template_kwargs, name=prompt.id
+                    )
                     if self.decoding.room(len(ids)) > 0:
                         asked[prompt.id] = ids
                     else:
@@ -113,23 +114,7 @@ class Conversing:
 
     def _text(self, answer: StoredAnswer) -> str:
         ids = answer.input_ids[answer.start :].tolist()
-        if ids[-1] in self.decoding.stop_ids:
-            del ids[-1]
-        return str(self.tokenizer.decode(ids, skip_special_tokens=False))
-
-    def _tokens(self, messages: Sequence[Message]) -> list[int]:
-        """The prompt as the target's own chat template renders it for generation."""
-        try:
-            text = self.tokenizer.apply_chat_template(
-                [message.for_template() for message in messages],
-                tokenize=False,
-                add_generation_prompt=True,
-                **self.template_kwargs,
-            )
-        except Exception as error:  # no template, or one that refuses these messages
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"the target's chat template cannot be applied: {reason}") from error
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return answer_text(self.tokenizer, ids, self.decoding.stop_ids)
 
 
 def _name(prompt: str, turn: int) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specforge_dstill.data import jsonl
 from specforge_dstill.errors import UserError
+from specforge_dstill.files import json_bytes, write_atomically
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
@@ -60,8 +60,7 @@ class CacheManifest:
 
     def write(self, folder: Path) -> None:
         """Write manifest.json, the last file of a capture."""
-        text = json.dumps(self._as_json(), indent=2, ensure_ascii=False) + "\n"
-        jsonl.write_text(folder / MANIFEST, text)
+        write_atomically(folder / MANIFEST, json_bytes(self._as_json()))
 
     @classmethod
     def read(cls, folder: Path) -> CacheManifest | None:
@@ -81,15 +80,6 @@ class CacheManifest:
 
     def _as_json(self) -> dict[str, Any]:
         return json.loads(json.dumps(dataclasses.asdict(self)))
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """ "name was X and is now Y" for each field that differs, "" when none does."""
-    return "; ".join(
-        f"{key} was {old.get(key)!r} and is now {new.get(key)!r}"
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key)
-    )
 
 
 def config_hash(config: Any) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import sys
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
+from specforge_dstill.arguments import add_placement, json_object, positive
 from specforge_dstill.data.answer_openai import OpenAIAnswers
 from specforge_dstill.data.answer_transformers import LeaveOut, Save, TransformersAnswers
 from specforge_dstill.data.answers_file import AnswersFile
@@ -36,7 +37,6 @@ class Answers(Protocol):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLE
     add = parser.add_argument
     add(
@@ -59,12 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="""for the chat template, such as '{"enable_thinking": false}'""",
     )
-    local = parser.add_argument_group("--backend transformers").add_argument
+    transformers = parser.add_argument_group("--backend transformers")
+    local = transformers.add_argument
     local("--target", help="the target: a folder or a name on the Hub")
     local("--batch-size", type=positive, default=16)
     local("--dtype", choices=DTYPES, help="default: float32 on a CPU, else the checkpoint's")
-    local("--device", help="default: cuda when there is a GPU, else cpu")
-    local("--attn-implementation", help="as in transformers, such as flash_attention_2")
+    add_placement(transformers, default="cuda when there is a GPU")
     remote = parser.add_argument_group("--backend openai").add_argument
     remote("--base-url", help="such as http://127.0.0.1:30000/v1; the key is OPENAI_API_KEY")
     remote("--model", help="the model's name at the endpoint")
@@ -78,25 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="""added to each request, such as '{"reasoning_effort": "low"}'""",
     )
-
-
-def positive(text: str) -> int:
-    """An option's whole number of 1 or more."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """An option's JSON object."""
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise argparse.ArgumentTypeError(f"not valid JSON: {error.msg}") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError("not a JSON object ({…})")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:
@@ -144,7 +125,7 @@ def _check(args: argparse.Namespace) -> None:
     for name in wanted:
         if not getattr(args, name):
             raise UserError(f"--backend {args.backend} needs --{name.replace('_', '-')}")
-    if args.temperature < 0:
+    if not 0 <= args.temperature < math.inf:
         raise UserError(f"--temperature must be 0 or more, not {args.temperature:g}")
     if not 0 < args.top_p <= 1:
         raise UserError(f"--top-p must be over 0 and at most 1, not {args.top_p:g}")

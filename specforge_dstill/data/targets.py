@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from specforge_dstill.errors import UserError
+from specforge_dstill.errors import UserError, reason
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -67,5 +67,6 @@ def _load(what: str, kind: Any, target: str, **options: Any) -> Any:
     try:
         return kind.from_pretrained(target, **options)
     except (OSError, ValueError, ImportError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{target}: the target's {what} cannot be loaded: {reason}") from error
+        raise UserError(
+            f"{target}: the target's {what} cannot be loaded: {reason(error)}"
+        ) from error

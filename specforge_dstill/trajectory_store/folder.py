@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from specforge_dstill.errors import UserError
-from specforge_dstill.trajectory_store.files import create_once, json_bytes, os_errors_named
+from specforge_dstill.files import create_once, json_bytes, make_folder, reading
 from specforge_dstill.trajectory_store.identity import IDENTITY_FILE, StorePlan, require_same
 from specforge_dstill.trajectory_store.manifest import MANIFEST_FILE, Manifest
 from specforge_dstill.trajectory_store.sharding import shard_name
@@ -57,8 +57,7 @@ def claim(folder: Path, plan: StorePlan) -> StorePlan:
 
     Errors: ``UserError`` naming each setting that differs; or when the folder cannot be written.
     """
-    with os_errors_named(folder, "make trajectory store"):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     held = read_plan(folder)
     if held is None:
         manifest = read_manifest(folder)  # an identity file that was deleted or damaged
@@ -77,7 +76,7 @@ def absent_shards(folder: Path, plan: StorePlan) -> list[int]:
 
 
 def _content(path: Path) -> bytes | None:
-    with os_errors_named(path, "read"):
+    with reading(path):
         try:
             return path.read_bytes()
         except FileNotFoundError:

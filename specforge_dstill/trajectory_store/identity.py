@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from specforge_dstill.errors import UserError
-from specforge_dstill.trajectory_store.files import json_bytes, json_sha256
+from specforge_dstill.files import json_bytes
+from specforge_dstill.trajectory_store.checksums import json_sha256
 from specforge_dstill.trajectory_store.sharding import shard_count
 
 IDENTITY_FILE = "identity.json"

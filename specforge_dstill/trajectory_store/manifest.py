@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specforge_dstill.trajectory_store.files import json_bytes, json_sha256, write_atomically
+from specforge_dstill.files import json_bytes, write_atomically
+from specforge_dstill.trajectory_store.checksums import json_sha256
 from specforge_dstill.trajectory_store.identity import StorePlan
 
 MANIFEST_FILE = "manifest.json"

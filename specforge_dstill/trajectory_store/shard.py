@@ -13,6 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from specforge_dstill.errors import reason
 from specforge_dstill.maths.trajectory import Trajectory
 from specforge_dstill.trajectory_store.format import BLOCK_COLUMNS, ShardFormat
 from specforge_dstill.trajectory_store.identity import StorePlan
@@ -78,8 +79,7 @@ class Shard:
         except FileNotFoundError as error:
             raise ShardError("it is missing") from error
         except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ShardError(f"it is truncated or damaged ({reason})") from error
+            raise ShardError(f"it is truncated or damaged ({reason(error)})") from error
         self._widths = self.form.values_per_block
         self._first_row = [0]
         for rows in self._batches:

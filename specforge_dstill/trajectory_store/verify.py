@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specforge_dstill.errors import UserError
-from specforge_dstill.trajectory_store.files import json_bytes, sha256_of
+from specforge_dstill.files import json_bytes
+from specforge_dstill.trajectory_store.checksums import sha256_of
 from specforge_dstill.trajectory_store.folder import (
     COLLECT_AGAIN,
     absent_shards,

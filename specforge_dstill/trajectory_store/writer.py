@@ -10,15 +10,16 @@ from pathlib import Path
 import pyarrow as pa
 
 from specforge_dstill.errors import UserError
-from specforge_dstill.trajectory_store.files import (
-    HashingFile,
-    os_errors_named,
-    sha256_of,
+from specforge_dstill.files import (
+    reading,
+    remove_quietly,
     sync_folder,
     temporary_files,
     temporary_path,
     write_atomically,
+    writing,
 )
+from specforge_dstill.trajectory_store.checksums import HashingFile, sha256_of
 from specforge_dstill.trajectory_store.folder import COLLECT_AGAIN, claim, read_manifest
 from specforge_dstill.trajectory_store.format import ShardFormat, batches
 from specforge_dstill.trajectory_store.identity import StoreIdentity, StorePlan, samples_hash
@@ -107,27 +108,27 @@ class StoreWriter:
         written: list[str] = []
         temporary = temporary_path(path)
         try:
-            with os_errors_named(path, "write"):
+            with writing(path):
                 file = HashingFile(temporary)
             try:
                 sink = pa.ipc.new_file(file, form.schema)
                 for batch in batches(records, form, self._own):
                     written += batch["sample_id"].to_pylist()
-                    with os_errors_named(path, "write"):
+                    with writing(path):
                         sink.write_batch(batch)
                 if written != list(self.samples_of(index)):
                     raise ValueError(f"these are not the samples of shard {index}, in order")
-                with os_errors_named(path, "write"):
+                with writing(path):
                     sink.close()
                     file.sync()
             finally:
                 with contextlib.suppress(OSError):  # bytes that could not be written: raised above
                     file.close()
             write_atomically(_checksum_path(path), file.sha256.encode())
-            with os_errors_named(path, "write"):
+            with writing(path):
                 temporary.replace(path)
         finally:
-            temporary.unlink(missing_ok=True)
+            remove_quietly(temporary)
         sync_folder(self.folder)
         return path
 
@@ -158,10 +159,8 @@ class StoreWriter:
             )
         manifest = Manifest(plan=self.plan, shards=tuple(entries), versions=tuple(versions))
         manifest.write(self.folder)
-        leftovers = temporary_files(self.folder) + sorted(self.folder.glob(f"*{_CHECKSUM_SUFFIX}"))
-        with os_errors_named(self.folder, "tidy up"):
-            for leftover in leftovers:
-                leftover.unlink(missing_ok=True)
+        for leftover in (*temporary_files(self.folder), *self.folder.glob(f"*{_CHECKSUM_SUFFIX}")):
+            remove_quietly(leftover)
         return manifest
 
     def _whole_shard(self, index: int) -> Shard | None:
@@ -180,7 +179,7 @@ class StoreWriter:
 
     def _entry(self, name: str, shard: Shard, known: ShardEntry | None) -> ShardEntry:
         path = self.folder / name
-        with os_errors_named(path, "read"):
+        with reading(path):
             size = path.stat().st_size
             beside = _checksum_path(path)
             if beside.exists():

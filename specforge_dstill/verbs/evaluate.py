@@ -7,13 +7,13 @@ import re
 import sys
 from pathlib import Path
 
+from specforge_dstill.arguments import add_placement, add_run_file, json_object, positive
 from specforge_dstill.console import say
-from specforge_dstill.data import jsonl
-from specforge_dstill.data.regenerate import json_object, positive
 from specforge_dstill.data.targets import DTYPES
 from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.plots import plot_acceptance
 from specforge_dstill.evaluation.report import Report
+from specforge_dstill.files import make_folder, write_atomically, writing
 from specforge_dstill.verbs.replay import DataSet, DrafterChoice, ReplayPlan
 
 EXAMPLE = """example:
@@ -34,16 +34,14 @@ _STEPS = re.compile(r"\d+(?:,\d+)*")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLE
+    add_run_file(parser)
     add = parser.add_argument
-    add("overrides", nargs="*", metavar="section.field=value", help="options of the run file")
     add(
         "--replay",
         action="store_true",
         help="walk the target's greedy answers: exact for greedy decoding, without decoding",
     )
-    add("--config", metavar="FILE", help="the run file (default: dstill.yaml)")
     add(
         "--prompts",
         required=True,
@@ -88,8 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="float32",
         help="of target, features and drafters (default: float32, which makes replay exact)",
     )
-    add("--device", help="default: cuda when there is a GPU, else cpu")
-    add("--attn-implementation", help="the target's, as in transformers: flash_attention_2 …")
+    add_placement(parser, default="cuda when there is a GPU")
 
 
 def data_set(text: str) -> DataSet:
@@ -138,13 +135,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(report: Report, folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        jsonl.write_text(folder / RESULTS, report.to_json())
-        jsonl.write_text(folder / TABLE, f"{report.text()}\n")
+    make_folder(folder)
+    write_atomically(folder / RESULTS, report.to_json().encode())
+    write_atomically(folder / TABLE, f"{report.text()}\n".encode())
+    with writing(folder / PICTURE):
         plot_acceptance(report, folder / PICTURE)
-    except OSError as error:
-        raise UserError(jsonl.disk_message(folder, error)) from error
 
 
 def _print_table(report: Report) -> None:

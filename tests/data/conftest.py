@@ -1,4 +1,4 @@
-"""A tiny target with a ChatML template, built in a second, and files around it."""
+"""A tiny target whose words a thinking template can use, and files around it."""
 
 from __future__ import annotations
 
@@ -7,58 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+from tests import tiny
 
 SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>", "<|mask|>", "<|unk|>", "<|end|>"]
 WORDS = ["\n", "user", "assistant", "system", *[f"w{i}" for i in range(50)], "<think>", "</think>"]
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content']"
-    " + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    words = [*SPECIAL, *WORDS]
-    raw = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<|unk|>"))
-    raw.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Split(" ", "removed")]
-    )
-    raw.decoder = decoders.WordPiece(prefix="##", cleanup=False)
     # As in SmolLM2, the tokenizer names another stop token than the generation config.
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw,
+    return tiny.word_tokenizer(
+        [*SPECIAL, *WORDS],
+        unknown="<|unk|>",
+        unk_token="<|unk|>",
         pad_token="<|pad|>",
         bos_token="<|im_start|>",
         eos_token="<|end|>",
         mask_token="<|mask|>",
-        unk_token="<|unk|>",
         extra_special_tokens=["<|im_end|>"],
     )
-    tokenizer.chat_template = CHATML
-    return tokenizer
-
-
-def make_model(vocabulary: int) -> Qwen3ForCausalLM:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-        initializer_range=0.2,
-    )
-    return Qwen3ForCausalLM(config).eval()
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +36,9 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="session")
 def model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    return make_model(len(tokenizer))
+    return tiny.target_model(
+        vocab_size=len(tokenizer), max_position_embeddings=256, initializer_range=0.2
+    )
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import types
@@ -15,7 +16,6 @@ import yaml
 from specforge.algorithms.builtin import builtin_algorithm_registry
 
 from specforge_dstill.data import capture as verb
-from specforge_dstill.data import capture_core
 from specforge_dstill.data.capture_core import Share, batches_by_length, capture_samples
 from specforge_dstill.data.capture_sglang import SglangExtractor, load_sglang
 from specforge_dstill.data.capture_transformers import (
@@ -208,7 +208,7 @@ def test_a_second_run_does_what_is_missing(model: Any, tmp_path: Path) -> None:
         capture_here(folder, samples, Counting(extract, stop_after=4))
     assert not (folder / "manifest.json").exists()
     (folder / "data/00001").mkdir(exist_ok=True)
-    (folder / "data/00001/00000003.ckpt.tmp-1").write_bytes(b"half")
+    (folder / "data/00001/.00000003.ckpt.0123456789abcdef.tmp").write_bytes(b"half")
     written = len(list(folder.rglob("*.ckpt")))
     assert 0 < written < 7
     rest = Counting(extract)
@@ -291,14 +291,14 @@ def test_a_full_disk(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         make_samples([9]), extract, layout=layout(), folder=tmp_path, manifest=make_manifest()
     )
     (tmp_path / "data/00000/00000000.ckpt").unlink()
-    monkeypatch.setattr(capture_core.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError) as caught:
         capture_here(tmp_path, make_samples([9]), extract)
     assert str(caught.value) == (
         f"{tmp_path}/data/00000/00000000.ckpt: cannot be written: No space left on device; what "
         "was finished is kept, make room or choose another folder and run the same command again"
     )
-    assert list(tmp_path.rglob("*.tmp-*")) == []
+    assert list(tmp_path.rglob("*.tmp")) == []
 
 
 class FakeSglang:

@@ -8,7 +8,9 @@ import pytest
 
 from specforge_dstill.data.chat import (
     RewrittenAnswersError,
+    answer_text,
     chat_encoder,
+    prompt_tokens,
     stop_token_ids,
     template_hash,
 )
@@ -134,6 +136,23 @@ def test_a_template_that_refuses(tokenizer: Any) -> None:
     other.chat_template = None
     with pytest.raises(UserError, match="has no chat template; name one of SpecForge's with"):
         encoder(other)
+
+
+def test_a_prompt_ends_where_the_answer_starts(tokenizer: Any) -> None:
+    asked = [Message("user", "w0 w1")]
+    ids = prompt_tokens(tokenizer, asked, {}, name="c")
+    assert ids == [*HEAD_USER, 10, 11, END, NEWLINE, *HEAD_ANSWER]
+    without = make_tokenizer()
+    without.chat_template = None
+    with pytest.raises(UserError) as caught:
+        prompt_tokens(without, asked, {}, name="c")
+    assert str(caught.value).startswith("conversation 'c': the chat template refuses it: Cannot ")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_answers_text_lacks_its_stop_token_only(tokenizer: Any) -> None:
+    assert answer_text(tokenizer, [12, 13, END], (END,)) == "w2 w3"
+    assert answer_text(tokenizer, [12, END, 13], (END,)) == "w2 <|im_end|> w3"
 
 
 def test_specforge_templates(tokenizer: Any) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from specforge_dstill.data import regenerate
-from specforge_dstill.data.answers_file import AnswersFile, read_settings
+from specforge_dstill.data.answers_file import AnswersFile, settings_path
 from specforge_dstill.data.conversations import read_conversations, read_prompts
+from specforge_dstill.data.settings import read_settings
 from specforge_dstill.errors import UserError
 
 from .conftest import write_lines
@@ -54,7 +55,7 @@ def test_every_turn_is_answered(target: Path, prompts: Path, tmp_path: Path) -> 
     cut = [m for c in found for m in c.messages if m.finish == "length"]
     assert cut
     assert all(len(m.content.split()) >= 1 for m in cut)
-    settings = read_settings(output)
+    settings = read_settings(settings_path(output))
     assert settings is not None
     assert settings["temperature"] == 0.7
     assert settings["target"] == str(target)
@@ -157,6 +158,7 @@ def test_prompts_that_fill_the_window_are_left_out(
     ("more", "message"),
     [
         (["--temperature", -1], "--temperature must be 0 or more, not -1"),
+        (["--temperature", "nan"], "--temperature must be 0 or more, not nan"),
         (["--top-p", 0], "--top-p must be over 0 and at most 1, not 0"),
         (["--backend", "openai"], "--backend openai needs --base-url"),
         (["--target", "/no/such/target"], "/no/such/target: the target's tokenizer cannot be"),
