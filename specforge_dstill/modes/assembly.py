@@ -96,7 +96,10 @@ def resolve_draft(config: Any) -> Any:
         return resolve_draft_config(config, provider=algorithm_providers().model.draft_config)
     except (OSError, ValueError, AttributeError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"model.draft_model_config: no DFlash drafter: {reason}") from error
+        source = config.model.draft_model_config
+        raise UserError(
+            f"model.draft_model_config: {source} is no DFlash drafter's: {reason}"
+        ) from error
 
 
 def load_drafter(

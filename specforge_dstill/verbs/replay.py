@@ -68,7 +68,7 @@ class ReplayPlan:
         _check_distinct("--prompts", [chosen.name for chosen in args.prompts])
         _check_distinct("--drafter", [chosen.name for chosen in args.drafter])
         run_file = load_run(args.config, args.overrides, "dflash")
-        block_size = int(resolve_draft(run_file.config).block_size)
+        block_size = _block_size(run_file)
         default = args.steps or tuple(dict.fromkeys((1, run_file.options.steps)))
         drafters = tuple((chosen, chosen.steps or default) for chosen in args.drafter)
         for chosen, passes in drafters:
@@ -217,6 +217,13 @@ class ReplayPlan:
 
 def _answering(name: str, count: int) -> Progress:
     return Progress(f"answers to {name}", total=count, unit="answer")
+
+
+def _block_size(run_file: RunFile) -> int:
+    try:
+        return int(resolve_draft(run_file.config).block_size)
+    except UserError as error:
+        raise UserError(f"{run_file.path}: {error}") from error
 
 
 def _check_distinct(option: str, names: Sequence[str]) -> None:
