@@ -44,7 +44,7 @@ def stages() -> list[Stage]:
         "run_id=dflash-more",
         "output_dir=output/dflash-more",
         "model.draft_checkpoint_path=output/dflash",
-        "training.num_epochs=3",
+        "training.num_epochs=5",
         "training.learning_rate=1e-3",
     ]
     drafters = ["dflash=output/dflash", "dflash-more=output/dflash-more:1"]
