@@ -37,16 +37,18 @@ def train(mode: str, *overrides: str, ranks: int = 1) -> list[str]:
     return [*launcher, str(ranks), "-m", "specforge.train", "--mode", mode, *overrides]
 
 
-def run_stages(stages: Sequence[Stage], work: Path, *, cores: int | None = None) -> None:
+def run_stages(stages: Sequence[Stage], work: Path, *, threads: int | None = None) -> None:
     """Run the stages in ``work``, in order; print the wall time of each.
 
     Args:
         work: the folder in which the commands run; logs and markers go to ``work/logs``.
-        cores: shared among the commands of a stage; all of the machine's by default.
+        threads: of each process. By default a stage's commands share the machine's cores. Small
+            models want 1: their matrices are too small for more, and two threads that wait for
+            a core that others use are several times slower than one.
     """
     logs = work / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    cores = cores or os.cpu_count() or 1
+    cores = os.cpu_count() or 1
     for stage in stages:
         marker = logs / f"{stage.name}.done"
         if marker.exists():
@@ -54,7 +56,8 @@ def run_stages(stages: Sequence[Stage], work: Path, *, cores: int | None = None)
             continue
         start = time.monotonic()
         print(f"{stage.name:<28} …", flush=True)
-        _run_side_by_side(stage, work, logs, threads=max(1, cores // len(stage.commands)))
+        shared = max(1, cores // len(stage.commands))
+        _run_side_by_side(stage, work, logs, threads=threads or shared)
         took = f"{time.monotonic() - start:.0f} s"
         marker.write_text(took)
         print(f"{stage.name:<28} {took}", flush=True)

@@ -11,7 +11,7 @@ The stages, each a command that you could type in runs/demo (their logs are in r
     baseline ‖ teacher                                  side by side, one core each:
                  torchrun -m specforge.train --mode dflash
                  torchrun -m specforge.train --mode dstill_teacher
-    collect      torchrun -m specforge.train --mode dstill_collect
+    collect      torchrun --nproc_per_node 2 -m specforge.train --mode dstill_collect
     student ‖ baseline trained on                       side by side, the same number of steps:
                  torchrun -m specforge.train --mode dstill_student
                  torchrun -m specforge.train --mode dflash model.draft_checkpoint_path=…
@@ -66,7 +66,7 @@ def stages() -> list[Stage]:
             "baseline-and-teacher",
             {"dflash": train("dflash"), "teacher": train("dstill_teacher")},
         ),
-        Stage("collect", {"collect": train("dstill_collect")}),
+        Stage("collect", {"collect": train("dstill_collect", ranks=2)}),
         Stage(
             "student-and-baseline-more",
             {"student": train("dstill_student"), "dflash-more": train("dflash", *trained_on)},
@@ -95,7 +95,7 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     shutil.copy(HERE / "dstill.yaml", work)
     start = time.monotonic()
-    run_stages(stages(), work)
+    run_stages(stages(), work, threads=1)
     print(f"{'all':<28} {time.monotonic() - start:.0f} s\n")
     print((work / "results" / "table.txt").read_text())
     print(f"plot: {args.work / 'results' / 'acceptance.png'}")

@@ -154,7 +154,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=Path, default=Path("runs/demo"))
-    parser.add_argument("--texts", type=int, default=12_000, help="stories to train on")
+    parser.add_argument("--texts", type=int, default=9_600, help="stories to train on")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer()
