@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests import tiny
 from tests.modes.running import Outcome, commands_on_two_ranks, train, write_run
-
-# Small matrices on a few cores: more threads only get in each other's way.
-torch.set_num_threads(1)
 
 
 @dataclass(frozen=True)
