@@ -97,7 +97,7 @@ class DstillOptions(Section):
         "trajectories", min_length=1, description="folder of the trajectory store"
     )
     blocks_per_group: int = Field(
-        64, ge=1, description="blocks that attend at once: bounds the attention's memory"
+        8, ge=1, description="blocks that attend at once: bounds the attention's memory"
     )
     rows_per_tile: int = Field(
         1024, ge=1, description="rows through the LM head at once: bounds the logits' memory"

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specforge_dstill.maths.logits import softmax
+
 
 @dataclass(frozen=True)
 class Retained:
@@ -46,7 +48,12 @@ class RowLoss:
 
 
 def row_loss(
-    logits: Tensor, targets: Tensor, *, retained: Retained | None = None, alpha: float = 0.0
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    retained: Retained | None = None,
+    alpha: float = 0.0,
+    out: Tensor | None = None,
 ) -> RowLoss:
     """Evaluate Eq. 3 and its gradient row by row.
 
@@ -55,33 +62,36 @@ def row_loss(
     (Eq. 10).
 
     Args:
-        logits: [R, V] float.
+        logits: [R, V] float. Changed on the way, and as they were on return.
         targets: [R] int64.
         retained: the teacher's distribution; None leaves the cross-entropy alone.
         alpha: the KL's share, in [0, 1].
+        out: [R, V], memory for the gradient.
     """
-    normaliser = logits.logsumexp(dim=-1, keepdim=True)
-    gradient = (logits - normaliser).exp_()
-    nll = (normaliser - logits.gather(1, targets[:, None])).squeeze(1)
+    target_logit = logits.gather(1, targets[:, None])
     if retained is None:
-        gradient.scatter_add_(1, targets[:, None], torch.full_like(nll, -1.0)[:, None])
+        gradient, normaliser = softmax(logits, out=out)
+        nll = (normaliser - target_logit).squeeze(1)
+        gradient.scatter_add_(1, targets[:, None], torch.full_like(target_logit, -1.0))
         return RowLoss(nll=nll, kl=torch.zeros_like(nll), gradient=gradient)
-    log_p = logits.gather(1, retained.ids) - normaliser
+    kept = logits.gather(1, retained.ids)
     log_q = retained.logp.to(logits.dtype)
     q = log_q.exp()
-    q_other = (1 - q.sum(dim=1)).clamp_(min=0)
-    # The rest's mass from its own logits: 1 - sum p would lose all its digits near 1.
-    rest = logits.scatter(1, retained.ids, -torch.inf)
-    log_rest = rest.logsumexp(dim=-1)
-    log_p_other = log_rest - normaliser.squeeze(1)
-    kl = _kl_terms(q, log_q, log_p).sum(dim=1) + _kl_terms(q_other, q_other.log(), log_p_other)
-    # p_v q_other / p_other is q_other shared out over the rest as the student shares it. Formed
-    # so, no ratio of small numbers enters the gradient.
-    shared = rest.add_((q_other.log() - log_rest)[:, None]).exp_()
-    gradient.sub_(shared, alpha=alpha)
-    gradient.scatter_add_(1, retained.ids, -alpha * q)
-    gradient.scatter_add_(1, targets[:, None], torch.full_like(nll, alpha - 1.0)[:, None])
-    return RowLoss(nll=nll, kl=kl, gradient=gradient)
+    q_other = (1 - q.sum(dim=1, keepdim=True)).clamp_(min=0)
+    # The softmax of the rest alone and its own normaliser: 1 - sum p would lose all the digits
+    # of p_other near 1, and q_other / p_other would overflow. Here no such ratio is formed:
+    # p_v is p_other share_v, so the gradient on the rest is share_v (p_other - alpha q_other).
+    share, log_rest = softmax(logits.scatter_(1, retained.ids, -torch.inf), out=out)
+    logits.scatter_(1, retained.ids, kept)
+    normaliser = torch.logaddexp(log_rest, kept.logsumexp(dim=1, keepdim=True))
+    log_p, log_p_other = kept - normaliser, log_rest - normaliser
+    kl = _kl_terms(q, log_q, log_p).sum(dim=1, keepdim=True)
+    kl += _kl_terms(q_other, q_other.log(), log_p_other)
+    gradient = share.mul_(log_p_other.exp() - alpha * q_other)
+    gradient.scatter_(1, retained.ids, log_p.exp() - alpha * q)
+    gradient.scatter_add_(1, targets[:, None], torch.full_like(target_logit, alpha - 1.0))
+    nll = (normaliser - target_logit).squeeze(1)
+    return RowLoss(nll=nll, kl=kl.squeeze(1), gradient=gradient)
 
 
 def _kl_terms(q: Tensor, log_q: Tensor, log_p: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from specforge_dstill.maths.distillation_loss import Retained, row_loss
+from specforge_dstill.maths.logits import largest, soft_cap
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,11 @@ def linear_loss(
     mask_token_id: int,
     retained: Retained | None = None,
     alpha: float = 0.0,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
     rows_per_tile: int = 1024,
 ) -> LinearLoss:
-    """Weighted sum of Eq. 3 over rows whose logits are ``hidden @ head_weight.T``.
+    """Weighted sum of Eq. 3 over rows whose logits are ``hidden @ head_weight.T + bias``.
 
     Args:
         hidden: [R, H]; R may be 0, and the numerator is then 0 and still differentiable.
@@ -56,14 +59,40 @@ def linear_loss(
         mask_token_id: never a legal prediction.
         retained: the teacher's distribution (Stage II); None for cross-entropy alone.
         alpha: the KL's share.
-        rows_per_tile: bounds the memory of the logits, ``rows_per_tile * V`` floats.
+        bias: [V], frozen.
+        softcap: Gemma's final soft-capping, ``cap tanh(logits / cap)``.
+        rows_per_tile: bounds the memory of the logits, twice ``rows_per_tile * V`` floats.
     """
-    ids = retained.ids if retained else None
-    logp = retained.logp if retained else None
+    head = _Head(head_weight, bias, softcap)
     numerator, nll, kl, predicted = _TiledLoss.apply(
-        hidden, head_weight, targets, weights, ids, logp, alpha, mask_token_id, rows_per_tile
+        hidden, head, targets, weights, retained, alpha, mask_token_id, rows_per_tile
     )
     return LinearLoss(numerator=numerator, nll=nll, kl=kl, predicted=predicted)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The frozen LM head."""
+
+    weight: Tensor
+    bias: Tensor | None
+    softcap: float | None
+
+    def logits(self, rows: Tensor, *, out: Tensor) -> Tensor:
+        """[R, H] -> [R, V] in the precision of ``out``, which takes the product."""
+        if rows.dtype == out.dtype:
+            torch.mm(rows, self.weight.T, out=out)
+        else:
+            out.copy_(rows @ self.weight.T)
+        if self.bias is not None:
+            out += self.bias
+        return soft_cap(out, self.softcap)
+
+    def backward(self, gradient: Tensor, logits: Tensor) -> Tensor:
+        """Gradient with respect to the rows, [R, H]; uses up ``gradient``."""
+        if self.softcap is not None:
+            gradient.mul_(1 - (logits / self.softcap).square_())
+        return gradient.to(self.weight.dtype) @ self.weight
 
 
 class _TiledLoss(torch.autograd.Function):
@@ -73,11 +102,10 @@ class _TiledLoss(torch.autograd.Function):
     def forward(
         ctx: Any,
         hidden: Tensor,
-        head_weight: Tensor,
+        head: _Head,
         targets: Tensor,
         weights: Tensor,
-        ids: Tensor | None,
-        logp: Tensor | None,
+        retained: Retained | None,
         alpha: float,
         mask_token_id: int,
         rows_per_tile: int,
@@ -86,17 +114,25 @@ class _TiledLoss(torch.autograd.Function):
         nll, kl = hidden.new_zeros(2, rows, dtype=weights.dtype)
         predicted = torch.zeros(rows, dtype=torch.int64, device=hidden.device)
         gradient = torch.zeros_like(hidden)
+        # Two tiles serve all rows: to allocate them anew costs a CPU as much as to fill them.
+        size = (2, min(rows, rows_per_tile), len(head.weight))
+        products, slopes = hidden.new_empty(size, dtype=weights.dtype)
         for start in range(0, rows, rows_per_tile):
             tile = slice(start, start + rows_per_tile)
-            logits = (hidden[tile] @ head_weight.T).to(weights.dtype)
-            retained = None if ids is None or logp is None else Retained(ids[tile], logp[tile])
-            loss = row_loss(logits, targets[tile], retained=retained, alpha=alpha)
+            count = len(hidden[tile])
+            logits = head.logits(hidden[tile], out=products[:count])
+            loss = row_loss(
+                logits,
+                targets[tile],
+                retained=retained[tile] if retained else None,
+                alpha=alpha,
+                out=slopes[:count],
+            )
             nll[tile], kl[tile] = loss.nll, loss.kl
             if ctx.needs_input_grad[0]:
-                row_gradient = loss.gradient.mul_(weights[tile, None]).to(head_weight.dtype)
-                gradient[tile] = row_gradient @ head_weight
+                gradient[tile] = head.backward(loss.gradient, logits) * weights[tile, None]
             logits[:, mask_token_id] = -torch.inf
-            predicted[tile] = logits.argmax(dim=-1)
+            predicted[tile] = largest(logits, 1)[1].squeeze(1)
         ctx.save_for_backward(gradient)
         ctx.mark_non_differentiable(nll, kl, predicted)
         numerator = (weights * ((1 - alpha) * nll + alpha * kl)).sum()
@@ -105,4 +141,4 @@ class _TiledLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradients[0].to(gradient.dtype) * gradient, *([None] * 8)
+        return gradients[0].to(gradient.dtype) * gradient, *([None] * 7)

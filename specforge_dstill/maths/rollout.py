@@ -6,7 +6,7 @@ positions of a tile of blocks), k retained ids, T recorded passes (1 or K).
 The drafter is two callables, so that this file knows nothing of attention or caches:
 
     hidden  [N, B] token ids      -> [N, B, H]  one pass over the blocks
-    head    [R, H] hidden states  -> [R, V]     the frozen LM head
+    head    [R, H] hidden states  -> [R, V]     the frozen LM head; what it returns is used up
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specforge_dstill.maths.logits import largest, log_normaliser
 from specforge_dstill.maths.reveal_schedule import commit_counts
 from specforge_dstill.maths.trajectory import Trajectory
 
@@ -89,12 +90,14 @@ def rollout(
         states = hidden(blocks)
         for start in range(0, len(blocks), blocks_per_tile):
             tile = slice(start, start + blocks_per_tile)
-            logp = _log_softmax(head(states[tile][masked[tile]]), rule=rule)
-            confidence, tokens = logp.max(dim=-1)
+            logits = head(states[tile][masked[tile]]).float()
+            normaliser = log_normaliser(logits)
+            logits[:, rule.mask_token_id] = -torch.inf
+            best, tokens = (column.squeeze(1) for column in largest(logits, 1))
             if rule.temperature > 0:
-                tokens = _sample(logp, rule=rule, generator=generator)
-            chosen = _most_confident(confidence, masked[tile], count=count)
-            recorder.record(t, tile, logp, masked[tile], chosen)
+                tokens = _sample(logits, rule=rule, generator=generator)
+            chosen = _most_confident(best - normaliser.squeeze(1), masked[tile], count=count)
+            recorder.record(t, tile, logits, normaliser, masked[tile], chosen)
             # Row order of a boolean index is the order in which the rows were picked.
             blocks[tile][chosen] = tokens[chosen[masked[tile]]]
             commit_pass[tile][chosen] = t
@@ -102,17 +105,9 @@ def rollout(
     return Trajectory(blocks, commit_pass, recorder.top_ids, recorder.top_logp)
 
 
-def _log_softmax(logits: Tensor, *, rule: CommitRule) -> Tensor:
-    """Full-softmax log-probabilities in float32, the mask token's replaced by -inf. [R, V]."""
-    logits = logits.float()
-    logp = logits - logits.logsumexp(dim=-1, keepdim=True)
-    logp[:, rule.mask_token_id] = -torch.inf
-    return logp
-
-
-def _sample(logp: Tensor, *, rule: CommitRule, generator: torch.Generator | None) -> Tensor:
+def _sample(logits: Tensor, *, rule: CommitRule, generator: torch.Generator | None) -> Tensor:
     """One token a row from the tempered distribution over legal tokens. [R] int64."""
-    probabilities = (logp / rule.temperature).softmax(dim=-1)
+    probabilities = (logits / rule.temperature).softmax(dim=-1)
     return torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
 
 
@@ -142,17 +137,26 @@ class _Recorder:
             top_logp=torch.full(shape, -torch.inf, device=blocks.device),
         )
 
-    def record(self, t: int, tile: slice, logp: Tensor, masked: Tensor, chosen: Tensor) -> None:
+    def record(
+        self,
+        t: int,
+        tile: slice,
+        logits: Tensor,
+        normaliser: Tensor,
+        masked: Tensor,
+        chosen: Tensor,
+    ) -> None:
         """Keep the top-k of the rows that pass ``t`` must remember."""
         if self.rule.top_k == 0:
             return
         keep = masked if self.rule.every_pass else chosen
-        if self.rule.top_k >= logp.shape[-1]:
+        if self.rule.top_k >= logits.shape[-1]:
             raise ValueError(
-                f"top_k must leave out the mask token: at most {logp.shape[-1] - 1}, "
+                f"top_k must leave out the mask token: at most {logits.shape[-1] - 1}, "
                 f"got {self.rule.top_k}"
             )
-        values, ids = logp[keep[masked]].topk(self.rule.top_k, dim=-1)
+        rows = keep[masked]
+        values, ids = largest(logits[rows], self.rule.top_k)
         recorded = t - 1 if self.rule.every_pass else 0
         self.top_ids[tile, recorded][keep[:, 1:]] = ids
-        self.top_logp[tile, recorded][keep[:, 1:]] = values
+        self.top_logp[tile, recorded][keep[:, 1:]] = values - normaliser[rows]

@@ -10,7 +10,7 @@ import torch
 from specforge.algorithms.dflash.providers import algorithm_providers
 from specforge.algorithms.model_providers import AlgorithmModelParts, build_dflash_model
 from specforge.modeling.auto import AutoDraftModel
-from specforge.modeling.target.target_utils import TargetEmbeddingsAndHead
+from specforge.modeling.target.target_utils import TargetEmbeddingsAndHead, target_text_config
 from specforge.training.model_loading import resolve_draft_config
 from torch import distributed
 
@@ -51,6 +51,7 @@ def build_drafter(
         mask_token_id=parts.model.mask_token_id,
         attention_backend=config.training.attention_backend,
         blocks_per_group=options.blocks_per_group,
+        logit_softcap=logit_softcap(target_config),
     )
     if mode == "dstill_collect":
         check_top_k(options, drafter)
@@ -59,6 +60,12 @@ def build_drafter(
         check_store(store, config, options, drafter)
         check_samples(store, list_samples(config.data.hidden_states_path))
     return replace(parts, model=drafter)
+
+
+def logit_softcap(target_config: Any) -> float | None:
+    """The bound that the target puts on its final logits (Gemma), if any."""
+    cap = getattr(target_text_config(target_config), "final_logit_softcapping", None)
+    return None if cap is None else float(cap)
 
 
 def list_samples(folder: str) -> list[str]:
@@ -103,7 +110,7 @@ def resolve_draft(config: Any) -> Any:
 
 
 def load_drafter(
-    config: Any, checkpoint: str, *, device: torch.device, blocks_per_group: int = 64
+    config: Any, checkpoint: str, *, device: torch.device, blocks_per_group: int = 8
 ) -> BlockDrafter:
     """A drafter for evaluation: SpecForge's class, trained weights, the target's frozen parts.
 
@@ -140,4 +147,5 @@ def load_drafter(
         embed_tokens=frozen.embed_tokens,
         mask_token_id=int(mask_token_id),
         blocks_per_group=blocks_per_group,
+        logit_softcap=logit_softcap(frozen.config),
     ).eval()

@@ -15,7 +15,9 @@ Shapes: b samples, N blocks, B block size, S context length, D head dimension.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,6 +27,19 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 GROUPED_ATTENTION = "dstill_grouped_sdpa"
+
+
+@dataclass(frozen=True)
+class BlockGroup:
+    """Neighbouring blocks that attend together.
+
+    Attributes:
+        context_length: L, how much of the context any of them sees.
+        visible: [P, L + P] bool, what each of the P positions of the blocks sees.
+    """
+
+    context_length: int
+    visible: Tensor
 
 
 @dataclass(frozen=True)
@@ -46,7 +61,7 @@ class BlockLayout:
     block_size: int
     window: int | None = None
     causal: bool = False
-    blocks_per_group: int = 64
+    blocks_per_group: int = 8
 
     def visible_context(self, anchors: Tensor, length: int) -> Tensor:
         """Context positions 0..length-1 that each position of the blocks sees. [n, B, length]."""
@@ -66,13 +81,35 @@ class BlockLayout:
         )
         return ones.tril() if self.causal else ones
 
+    def visible_blocks(self, count: int) -> Tensor:
+        """The same for blocks side by side, which do not see each other. [n * B, n * B] bool."""
+        same = torch.eye(count, dtype=torch.bool, device=self.anchors.device)
+        seen = same[:, None, :, None] & self.visible_block()[None, :, None, :]
+        return seen.reshape(count * self.block_size, count * self.block_size)
+
+    @cached_property
+    def groups(self) -> tuple[tuple[BlockGroup, ...], ...]:
+        """The groups of each sample, with their masks: made once, shared by the layers."""
+        starts = range(0, self.anchors.shape[1], self.blocks_per_group)
+        return tuple(tuple(self._group(row, start) for start in starts) for row in self.anchors)
+
+    def _group(self, row: Tensor, start: int) -> BlockGroup:
+        anchors = row[start : start + self.blocks_per_group]
+        # No block of the group sees context at or after its largest anchor.
+        length = min(int(anchors.max()), self.context_length)
+        context = self.visible_context(anchors, length).flatten(0, 1)
+        return BlockGroup(
+            context_length=length,
+            visible=torch.cat([context, self.visible_blocks(len(anchors))], dim=1),
+        )
+
     def dense_mask(self) -> Tensor:
         """The whole mask, [b, 1, N * B, S + N * B] bool: for eager attention and for tests."""
         samples, count = self.anchors.shape
         context = self.visible_context(self.anchors.flatten(), self.context_length)
         context = context.reshape(samples, count * self.block_size, self.context_length)
-        own = torch.block_diag(*[self.visible_block().float()] * count).bool()
-        return torch.cat([context, own.expand(samples, -1, -1)], dim=-1)[:, None]
+        own = self.visible_blocks(count).expand(samples, -1, -1)
+        return torch.cat([context, own], dim=-1)[:, None]
 
     def flex_mask(self) -> BlockMask:
         """The same mask for flex attention; compiled where that is supported."""
@@ -123,70 +160,58 @@ def grouped_attention(
     """
     del unused  # transformers hands over more than this attention needs
     layout = attention_mask
-    samples, heads, _, width = query.shape
+    at_once = layout.blocks_per_group * layout.block_size
     outputs = []
-    for sample in range(samples):
-        parts = [
-            _attend_group(
-                query[sample], key[sample], value[sample], layout, sample, start, dropout, scaling
-            )
-            for start in range(0, layout.anchors.shape[1], layout.blocks_per_group)
-        ]
-        outputs.append(torch.cat(parts).transpose(1, 2).reshape(-1, heads, width))
+    for groups, queries, keys, values in zip(
+        layout.groups, query.unbind(), key.unbind(), value.unbind(), strict=True
+    ):
+        lengths = [group.context_length for group in groups]
+        by_group = zip(
+            groups,
+            queries.split(at_once, dim=1),
+            _by_group(keys, layout.context_length, lengths, at_once),
+            _by_group(values, layout.context_length, lengths, at_once),
+            strict=True,
+        )
+        parts = [_attend_group(q, k, v, g.visible, dropout, scaling) for g, q, k, v in by_group]
+        outputs.append(torch.cat(parts, dim=1).transpose(0, 1))
     return torch.stack(outputs), None
+
+
+def _by_group(
+    states: Tensor, context_length: int, lengths: Sequence[int], at_once: int
+) -> list[Tensor]:
+    """What each group may see of [heads, S + N * B, D]: [heads, L + P, D] each.
+
+    Pieces are split off rather than sliced: the gradient of a slice is as large as the whole.
+    """
+    context, own = states.split([context_length, states.shape[1] - context_length], dim=1)
+    return [
+        torch.cat([context[:, :length], positions], dim=1)
+        for length, positions in zip(lengths, own.split(at_once, dim=1), strict=True)
+    ]
 
 
 def _attend_group(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    layout: BlockLayout,
-    sample: int,
-    start: int,
+    visible: Tensor,
     dropout: float,
     scaling: float | None,
 ) -> Tensor:
-    """One group of one sample: [n, heads, B, D]."""
-    anchors = layout.anchors[sample, start : start + layout.blocks_per_group]
-    count, size = len(anchors), layout.block_size
-    # No block of the group sees context at or after its largest anchor.
-    length = min(int(anchors.max()), layout.context_length)
-    own = slice(
-        layout.context_length + start * size, layout.context_length + (start + count) * size
-    )
-
-    def with_context(states: Tensor) -> Tensor:
-        context = states[:, :length].expand(count, -1, -1, -1)
-        return torch.cat([context, _split_blocks(states[:, own], count)], dim=2)
-
-    visible = torch.cat(
-        [
-            layout.visible_context(anchors, length),
-            layout.visible_block().expand(count, -1, -1),
-        ],
-        dim=-1,
-    )
-    # Query heads that share a key/value head are laid side by side as further queries: the
-    # keys are then never repeated.
-    blocks = _split_blocks(query[:, start * size : (start + count) * size], count)
-    heads, kv_heads = query.shape[0], key.shape[0]
-    shared = heads // kv_heads
-    folded = blocks.reshape(count, kv_heads, shared * size, -1)
+    """Attention of [heads, P, D] over [key/value heads, L + P, D]; [heads, P, D]."""
+    # Query heads that share a key/value head become a batch, over which keys are not repeated.
+    shared = query.unflatten(0, (len(key), -1)).transpose(0, 1)
     attended = scaled_dot_product_attention(
-        folded,
-        with_context(key),
-        with_context(value),
-        attn_mask=visible[:, None].repeat(1, 1, shared, 1),
+        shared,
+        key.expand(len(shared), -1, -1, -1),
+        value.expand(len(shared), -1, -1, -1),
+        attn_mask=visible,
         dropout_p=dropout,
         scale=scaling,
     )
-    return attended.reshape(count, heads, size, -1)
-
-
-def _split_blocks(states: Tensor, count: int) -> Tensor:
-    """[heads, n * B, D] -> [n, heads, B, D]."""
-    heads, _, width = states.shape
-    return states.reshape(heads, count, -1, width).transpose(0, 1)
+    return attended.transpose(0, 1).flatten(0, 1)
 
 
 AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)

@@ -82,6 +82,8 @@ class BlockStep:
             mask_token_id=drafter.mask_token_id,
             retained=Retained(blocks.top_ids[rows], blocks.top_logp[rows]) if has_teacher else None,
             alpha=alpha,
+            bias=drafter.lm_head.bias,
+            softcap=drafter.logit_softcap,
             rows_per_tile=self.options.rows_per_tile,
         )
         return blocks, loss

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specforge_dstill.maths.logits import soft_cap
 from specforge_dstill.maths.rollout import CommitRule, rollout
 from specforge_dstill.maths.trajectory import Trajectory
 from specforge_dstill.modes.block_attention import GROUPED_ATTENTION, BlockLayout
@@ -27,7 +28,9 @@ class BlockDrafter(nn.Module):
         lm_head, embed_tokens: the target's, frozen.
         mask_token_id: the id that stands for [MASK].
         attention_backend: ``sdpa`` (in groups of blocks), ``flex_attention`` or ``eager``.
-        blocks_per_group: how many blocks ``sdpa`` attends at once.
+        blocks_per_group: how many blocks ``sdpa`` attends at once. Few are fast, too: those of a
+            group do not see each other, and are short of context together.
+        logit_softcap: the target's final soft-capping of logits (Gemma), if it has one.
     """
 
     def __init__(
@@ -38,7 +41,8 @@ class BlockDrafter(nn.Module):
         embed_tokens: nn.Embedding,
         mask_token_id: int,
         attention_backend: str = "sdpa",
-        blocks_per_group: int = 64,
+        blocks_per_group: int = 8,
+        logit_softcap: float | None = None,
     ) -> None:
         super().__init__()
         self.draft_model = draft_model
@@ -48,6 +52,7 @@ class BlockDrafter(nn.Module):
         self.block_size = int(draft_model.block_size)
         self.attention_backend = attention_backend
         self.blocks_per_group = blocks_per_group
+        self.logit_softcap = logit_softcap
         draft_model.config._attn_implementation = (
             GROUPED_ATTENTION if attention_backend == "sdpa" else attention_backend
         )
@@ -89,7 +94,7 @@ class BlockDrafter(nn.Module):
 
     def head(self, rows: Tensor) -> Tensor:
         """The frozen LM head: [R, H] -> [R, V]."""
-        return self.lm_head(rows)
+        return soft_cap(self.lm_head(rows), self.logit_softcap)
 
     def _positions(self, anchors: Tensor, context_length: int) -> Tensor:
         """Absolute positions of context and block tokens: [b, S + N * B]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import pytest
@@ -28,6 +29,8 @@ class Rows:
     weights: Tensor
     retained: Retained | None
     alpha: float
+    bias: Tensor | None = None
+    softcap: float | None = None
 
     def loss(self, hidden: Tensor, *, rows_per_tile: int = 1024) -> LinearLoss:
         return linear_loss(
@@ -38,6 +41,8 @@ class Rows:
             mask_token_id=MASK,
             retained=self.retained,
             alpha=self.alpha,
+            bias=self.bias,
+            softcap=self.softcap,
             rows_per_tile=rows_per_tile,
         )
 
@@ -49,7 +54,14 @@ class Rows:
 
 
 def drawn_rows(
-    rows: int, *, alpha: float = 0.2, teacher: bool = True, seed: int = 0, vocabulary: int = 9
+    rows: int,
+    *,
+    alpha: float = 0.2,
+    teacher: bool = True,
+    seed: int = 0,
+    vocabulary: int = 9,
+    bias: bool = False,
+    softcap: float | None = None,
 ) -> Rows:
     generator = torch.Generator().manual_seed(seed)
 
@@ -65,6 +77,8 @@ def drawn_rows(
         weights=torch.rand(rows, generator=generator, dtype=torch.float64),
         retained=Retained(ids, logp) if teacher else None,
         alpha=alpha if teacher else 0.0,
+        bias=normal(vocabulary) if bias else None,
+        softcap=softcap,
     )
 
 
@@ -73,7 +87,12 @@ def slow(rows: Rows) -> tuple[Tensor, Tensor, Tensor, list[int]]:
     numerator = rows.hidden.sum() * 0
     nlls, kls, predicted = [], [], []
     for r in range(len(rows.hidden)):
-        log_p = (rows.head @ rows.hidden[r]).log_softmax(dim=-1)
+        logits = rows.head @ rows.hidden[r]
+        if rows.bias is not None:
+            logits = logits + rows.bias
+        if rows.softcap is not None:
+            logits = rows.softcap * (logits / rows.softcap).tanh()
+        log_p = logits.log_softmax(dim=-1)
         nll = -log_p[rows.targets[r]]
         kl = log_p.new_zeros(())
         if rows.retained is not None:
@@ -113,9 +132,37 @@ def test_two_rows_by_hand() -> None:
     torch.testing.assert_close(gradient, torch.tensor(expected, dtype=torch.float64))
 
 
-@given(st.integers(1, 7), st.sampled_from([0.0, 0.2, 1.0]), st.booleans(), st.integers(0, 10_000))
-def test_against_the_loop(count: int, alpha: float, teacher: bool, seed: int) -> None:
-    rows = drawn_rows(count, alpha=alpha, teacher=teacher, seed=seed)
+# Below, at and above GROUP_SIZE, by whose multiples the largest logit is searched.
+VOCABULARIES = (9, 64, 150)
+
+
+@given(
+    st.integers(1, 7),
+    st.sampled_from([0.0, 0.2, 1.0]),
+    st.booleans(),
+    st.sampled_from(VOCABULARIES),
+    st.booleans(),
+    st.sampled_from([None, 2.0, 30.0]),
+    st.integers(0, 10_000),
+)
+def test_against_the_loop(
+    count: int,
+    alpha: float,
+    teacher: bool,
+    vocabulary: int,
+    bias: bool,
+    softcap: float | None,
+    seed: int,
+) -> None:
+    rows = drawn_rows(
+        count,
+        alpha=alpha,
+        teacher=teacher,
+        vocabulary=vocabulary,
+        bias=bias,
+        softcap=softcap,
+        seed=seed,
+    )
     loss, gradient = rows.value_and_gradient()
     hidden = rows.hidden.clone().requires_grad_()
     numerator, nll, kl, predicted = slow(replace(rows, hidden=hidden))
@@ -129,8 +176,9 @@ def test_against_the_loop(count: int, alpha: float, teacher: bool, seed: int) ->
 
 @pytest.mark.parametrize("teacher", [False, True])
 @pytest.mark.parametrize("alpha", [0.0, 0.2, 1.0])
-def test_finite_differences(alpha: float, teacher: bool) -> None:
-    rows = drawn_rows(3, alpha=alpha, teacher=teacher, seed=4)
+@pytest.mark.parametrize("softcap", [None, 1.5])
+def test_finite_differences(alpha: float, teacher: bool, softcap: float | None) -> None:
+    rows = drawn_rows(3, alpha=alpha, teacher=teacher, seed=4, bias=True, softcap=softcap)
     hidden = rows.hidden.clone().requires_grad_()
     # gradcheck's own tolerances: it compares with differences over steps of 1e-6.
     assert torch.autograd.gradcheck(lambda h: rows.loss(h, rows_per_tile=2).numerator, (hidden,))
@@ -146,6 +194,35 @@ def test_the_tile_size_does_not_matter(count: int, rows_per_tile: int, teacher: 
         torch.testing.assert_close(one, other, rtol=EXACT, atol=EXACT)
     torch.testing.assert_close(whole_gradient, tiled_gradient, rtol=EXACT, atol=EXACT)
     assert torch.equal(whole.predicted, tiled.predicted)
+
+
+def test_a_capped_row_with_a_bias_by_hand() -> None:
+    # Bias artanh(1/2) on id 1 and hidden states of 0: logits capped at 2 are 2 tanh(0) = 0, and
+    # 2 tanh(2 artanh(1/2) / 2) = 1. p = (1, e) / (1 + e); the slope at id 1 is 1 - (1/2)^2.
+    loss = Rows(
+        hidden=torch.zeros(1, 2, dtype=torch.float64),
+        head=torch.eye(2, dtype=torch.float64),
+        targets=torch.tensor([0]),
+        weights=torch.ones(1, dtype=torch.float64),
+        retained=None,
+        alpha=0.0,
+        bias=torch.tensor([0.0, 2 * math.atanh(0.5)], dtype=torch.float64),
+        softcap=2.0,
+    )
+    p = math.e / (1 + math.e)
+    hidden = loss.hidden.requires_grad_()
+    result = linear_loss(
+        hidden,
+        loss.head,
+        loss.targets,
+        loss.weights,
+        mask_token_id=0,
+        bias=loss.bias,
+        softcap=loss.softcap,
+    )
+    (gradient,) = torch.autograd.grad(result.numerator, hidden)
+    assert result.nll.item() == pytest.approx(-math.log(1 - p), abs=1e-12)
+    assert gradient[0].tolist() == pytest.approx([-p, 0.75 * p], abs=1e-12)
 
 
 @pytest.mark.parametrize("teacher", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +11,16 @@ from specforge.algorithms.common.dflash_family_model import (
     OnlineDFlashModel,
     create_dflash_sdpa_mask,
 )
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import Gemma2Config, Qwen3Config
 
 from specforge_dstill.maths.trajectory import Trajectory
+from specforge_dstill.modes.assembly import logit_softcap
+from specforge_dstill.modes.block_batch import SampleBlocks
+from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.drafter import BlockDrafter, ContextCache
 from specforge_dstill.modes.replay import PassesDrafter
+from specforge_dstill.options import DstillOptions
 from tests import tiny
 from tests.modes.support import FULL, MIXED, WIDTH, make_drafter, make_sample, roll
 
@@ -223,3 +229,45 @@ def test_replay_drafts_what_the_rollout_commits(steps: int) -> None:
         for row, sample in enumerate(chosen):
             expected = roll(drafter, sample, anchors[row : row + 1], steps=steps, top_k=0)
             assert torch.equal(found[row], expected.endpoint[0, 1:])
+
+
+def test_capped_logits_and_a_bias_reach_rollout_and_loss() -> None:
+    """The log-probability that a rollout records is the one that the loss works with."""
+    drafter = make_drafter()
+    drafter.logit_softcap = 0.7
+    drafter.lm_head.bias = nn.Parameter(torch.randn(tiny.VOCAB), requires_grad=False)
+    sample = make_sample(S, seed=3)
+    anchors = torch.tensor([7, 12, 20])
+    trajectory = roll(drafter, sample, anchors, steps=1)
+    blocks = torch.full((1, 3, tiny.BLOCK_SIZE), tiny.MASK_ID)
+    blocks[0, :, 0] = sample["input_ids"][0, anchors]
+    states = drafter(blocks, anchors[None], sample["hidden_states"])[0, :, 1:].flatten(0, 1)
+    capped = 0.7 * torch.tanh(
+        nn.functional.linear(states, drafter.lm_head.weight, drafter.lm_head.bias) / 0.7
+    )
+    expected = capped.log_softmax(dim=-1).gather(1, trajectory.endpoint[:, 1:].reshape(-1, 1))
+    recorded = trajectory.top_logp[:, 0, :, :1].reshape(-1, 1)
+    torch.testing.assert_close(recorded, expected.detach(), **TOLERANCE)
+    everything = torch.ones(3, tiny.BLOCK_SIZE, dtype=torch.bool)
+    everything[:, 0] = False
+    drawn = SampleBlocks(
+        anchors=anchors,
+        inputs=blocks[0],
+        targets=trajectory.endpoint,
+        reference=trajectory.endpoint,
+        scored=everything,
+        supervised=everything,
+        weights=everything.float(),
+        top_ids=torch.zeros(3, tiny.BLOCK_SIZE, 0, dtype=torch.int64),
+        top_logp=torch.zeros(3, tiny.BLOCK_SIZE, 0),
+    )
+    _, loss = BlockStep(drafter, DstillOptions(steps=1))([drawn], sample["hidden_states"])
+    torch.testing.assert_close(-loss.nll[:, None], recorded, **TOLERANCE)
+    assert torch.equal(loss.predicted, trajectory.endpoint[:, 1:].flatten())
+
+
+def test_the_cap_of_the_target() -> None:
+    assert logit_softcap(Qwen3Config()) is None
+    assert logit_softcap(Gemma2Config(final_logit_softcapping=30.0)) == 30.0
+    text = SimpleNamespace(final_logit_softcapping=20.0)
+    assert logit_softcap(SimpleNamespace(text_config=text)) == 20.0
