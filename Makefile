@@ -1,5 +1,6 @@
 # make demo   the whole pipeline in small, on a CPU
 # make test   the test suite
+# make bench  ours and SpecForge's step in turn; make bench BENCH="--threads 1 --save"
 # make lint   formatting, lint and types
 # make setup  .venv; the others do it themselves when it is missing or stale
 # make clean  remove what the above made
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test bench lint clean
 
 setup: $(STAMP)
 
@@ -38,6 +39,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q
+
+bench: $(STAMP)
+	$(BIN)/python examples/bench/run.py $(BENCH)
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff format --check .
