@@ -13,7 +13,7 @@ The stages, each a command that you could type in runs/smollm2 (their logs are i
 
     target          python examples/smollm2/prepare_target.py --output .
     regenerate      specforge-dstill regenerate --target target --prompts … --output answers.jsonl …
-    capture         specforge-dstill capture --conversations answers.jsonl
+    capture         specforge-dstill capture --conversations answers.jsonl …
     dflash          torchrun -m specforge.train --mode dflash            the baseline
     dstill_teacher  torchrun -m specforge.train --mode dstill_teacher
     dstill_collect  torchrun -m specforge.train --mode dstill_collect
@@ -78,7 +78,7 @@ class Size:
 SIZES = {
     "smoke": Size(
         prompts=64,
-        eval_prompts=6,
+        eval_prompts=4,
         new_tokens=96,
         eval_tokens=64,
         batch=32,
@@ -89,7 +89,7 @@ SIZES = {
         },
     ),
     "default": Size(
-        prompts=1000, eval_prompts=40, new_tokens=192, eval_tokens=192, batch=32, minutes=110
+        prompts=1000, eval_prompts=24, new_tokens=192, eval_tokens=192, batch=32, minutes=110
     ),
     "full": Size(
         prompts=None,
@@ -130,8 +130,8 @@ def main(argv: Sequence[str] | None = None, runner: Runner | None = None) -> int
         print(f"{why} after {time.monotonic() - start:.0f} s; the same command goes on from here")
         return RUN_AGAIN
     print(f"{'all':<28} {time.monotonic() - start:.0f} s\n")
-    print(table(work / "results" / "results.json"))
-    print(f"\nplot: {args.work / 'results' / 'acceptance.png'}")
+    print((work / "results" / "table.txt").read_text())
+    print(f"plot: {args.work / 'results' / 'acceptance.png'}")
     return 0
 
 
@@ -193,6 +193,9 @@ def stages(args: argparse.Namespace, work: Path) -> list[Stage]:
     regenerate += ["--prompts", _from_anywhere(args.train_prompts), *_limit(size.prompts)]
     regenerate += ["--max-new-tokens", str(size.new_tokens), "--batch-size", str(size.batch)]
 
+    # A stop loses the answers that are being written, or at most this many conversations' features.
+    capture = [*DSTILL, "capture", "--conversations", "answers.jsonl", "--shard-size", "32"]
+
     evaluate = [*DSTILL, "evaluate", "--replay", "--output", "results", *_limit(size.eval_prompts)]
     evaluate += ["--max-new-tokens", str(size.eval_tokens), "--batch-size", str(size.batch)]
     for pair in args.eval_prompts:
@@ -208,7 +211,7 @@ def stages(args: argparse.Namespace, work: Path) -> list[Stage]:
     commands = {
         "target": [PYTHON, str(HERE / "prepare_target.py"), "--output", "."],
         "regenerate": regenerate,
-        "capture": [*DSTILL, "capture", "--conversations", "answers.jsonl"],
+        "capture": capture,
         "dflash": trained("dflash", args.ranks, work),
         "dstill_teacher": trained("dstill_teacher", args.ranks, work),
         "dstill_collect": train("dstill_collect", ranks=args.ranks),
@@ -243,16 +246,11 @@ def time_limit(minutes: float | None) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def table(results: Path) -> str:
-    """The table of an evaluation."""
-    from specforge_dstill.evaluation.report import report_from_json
-
-    return report_from_json(results.read_text()).text()
-
-
 def _run(todo: Sequence[Stage], work: Path, ranks: int) -> None:
     print("\n".join(f"$ {shlex.join(c)}" for s in todo for c in s.commands.values()), flush=True)
-    run_stages(todo, work, cores=max(1, (os.cpu_count() or 1) // ranks))
+    # Threads that spin while they wait are many times slower on cores that other work uses, too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    run_stages(todo, work, threads=max(1, (os.cpu_count() or 1) // ranks))
 
 
 def _gpus() -> int:
