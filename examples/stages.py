@@ -64,7 +64,13 @@ def run_stages(stages: Sequence[Stage], work: Path, *, threads: int | None = Non
 
 
 def _run_side_by_side(stage: Stage, work: Path, logs: Path, *, threads: int) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    environment = {
+        # Threads that spin while they wait starve those that work, where cores are shared.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONUNBUFFERED": "1",
+    }
     running = {}
     for name, command in stage.commands.items():
         with (logs / f"{name}.log").open("a") as log:

@@ -249,7 +249,6 @@ def time_limit(minutes: float | None) -> Iterator[None]:
 def _run(todo: Sequence[Stage], work: Path, ranks: int) -> None:
     print("\n".join(f"$ {shlex.join(c)}" for s in todo for c in s.commands.values()), flush=True)
     # Threads that spin while they wait are many times slower on cores that other work uses, too.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     run_stages(todo, work, threads=max(1, (os.cpu_count() or 1) // ranks))
 
 

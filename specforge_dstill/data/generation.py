@@ -163,15 +163,23 @@ class _Choice:
         if not self._streams:
             return logits.argmax(-1).tolist()
         probabilities = (logits.float() / self._decoding.temperature).softmax(-1)
-        ordered, ids = probabilities.sort(dim=-1, descending=True, stable=True)
-        total = ordered.cumsum(-1)
         if self._decoding.top_p < 1:
-            # A token stays while those before it hold less than top_p.
-            ordered = ordered.masked_fill(total - ordered >= self._decoding.top_p, 0.0)
-            total = ordered.cumsum(-1)
+            probabilities = _nucleus(probabilities, self._decoding.top_p)
         uniform = torch.stack([torch.rand((), generator=self._streams[row]) for row in rows])
-        threshold = uniform.to(total)[:, None] * total[:, -1:]
-        place = (total <= threshold).sum(-1, keepdim=True)
-        # Rounding may put the threshold at the very end: stay on the last token with weight.
-        place = torch.minimum(place, (ordered > 0).sum(-1, keepdim=True) - 1)
-        return ids.gather(-1, place)[:, 0].tolist()
+        return _inverse_cdf(probabilities, uniform.to(probabilities)).tolist()
+
+
+def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
+    """Zero all but the likeliest tokens: one stays while those before it hold less than top_p."""
+    ordered, ids = probabilities.sort(dim=-1, descending=True, stable=True)
+    ordered = ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0)
+    return torch.zeros_like(probabilities).scatter(-1, ids, ordered)
+
+
+def _inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Of each row the token at which ``uniform`` [R] of the row's weight [R, V] is passed."""
+    total = weights.double().cumsum(-1)
+    place = (total <= uniform.double()[:, None] * total[:, -1:]).sum(-1)
+    # Rounding may put the threshold at the very end: stay on the last token with weight.
+    last = weights.shape[-1] - 1 - (weights > 0).flip(-1).int().argmax(-1)
+    return torch.minimum(place, last)
