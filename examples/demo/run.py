@@ -44,8 +44,8 @@ def stages() -> list[Stage]:
         "run_id=dflash-more",
         "output_dir=output/dflash-more",
         "model.draft_checkpoint_path=output/dflash",
-        "training.num_epochs=5",
-        "training.learning_rate=1e-3",
+        "training.num_epochs=4",
+        "training.learning_rate=5e-4",
     ]
     drafters = ["dflash=output/dflash", "dflash-more=output/dflash-more:1"]
     drafters += ["teacher=output/teacher", "student=output/student:1"]
