@@ -8,7 +8,6 @@ measurement needs a process of its own, because the mark never falls.
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -56,14 +55,20 @@ def _held(device: torch.device) -> int:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+    return _status("VmRSS")
 
 
 def _peak(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not getrusage: its mark is inherited from the process that started this one.
+    return _status("VmHWM")
+
+
+def _status(name: str) -> int:
+    """A size in bytes from Linux's account of this process."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines[name].split()[0]) * 1024
 
 
 if __name__ == "__main__":
