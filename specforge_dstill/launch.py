@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from specforge_dstill.console import ReportedError, report
 from specforge_dstill.errors import UserError
+from specforge_dstill.files import make_folder
 
 if TYPE_CHECKING:
     from specforge.application import ResolvedRun
@@ -120,7 +121,8 @@ def check_inputs(config: Config) -> None:
             continue
         if not Path(folder).is_dir():
             raise UserError(
-                f"data.{key}: no folder {folder}; make it with: specforge-dstill capture"
+                f"data.{key}: no folder {folder} (paths count from {Path.cwd()}); make it with: "
+                "specforge-dstill capture"
             )
         if not _holds_features(folder):
             raise UserError(
@@ -131,11 +133,32 @@ def check_inputs(config: Config) -> None:
         "model.target_model_path": config.model.target_model_path,
         "model.draft_model_config": config.model.draft_model_config,
         "model.draft_checkpoint_path": config.model.draft_checkpoint_path,
-        "training.resume_from": config.training.resume_from,
     }
     for key, value in named.items():
         if value and _is_local(value) and not Path(value).expanduser().exists():
-            raise UserError(f"{key}: {value} does not exist")
+            raise UserError(f"{key}: {value} does not exist (paths count from {Path.cwd()})")
+    resumed = config.training.resume_from
+    if resumed and not Path(resumed.removeprefix("file://")).expanduser().exists():
+        raise UserError(f"training.resume_from: {resumed} does not exist")
+
+
+def check_outputs(config: Config) -> None:
+    """UserError for an output folder that cannot be made, or in which this run would undo another.
+
+    SpecForge deletes a run's checkpoints of later steps when it saves an earlier one. That is
+    meant for going on from a checkpoint, not for typing a finished command again.
+    """
+    folder = Path(config.output_dir)
+    make_folder(folder)
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"output_dir: {folder} cannot be written")
+    done = sorted(folder.glob(f"{config.run_id}-step*"))
+    if done and not config.training.resume_from:
+        raise UserError(
+            f"output_dir: {folder} holds checkpoints of this run already ({done[-1].name}), which "
+            f"a new start would delete; go on with training.resume_from={folder / config.run_id}"
+            "-latest, or choose another output_dir or run_id"
+        )
 
 
 def run_worker(
@@ -203,6 +226,8 @@ def _specforge_run(resolved: ResolvedRun) -> None:
 
     with refusals(every_value_error=False):
         training_run = build_application_run(resolved)
+    if resolved.config.training.role != "producer":
+        check_outputs(resolved.config)
     training_run.run()
 
 
@@ -232,7 +257,12 @@ def _holds_features(folder: str) -> bool:
 
 
 def _is_local(value: str) -> bool:
-    """Whether a model's name must be a path: a hub id has one slash at most and no suffix."""
+    """Whether a model's name must be a path: a hub id has one slash at most and no suffix.
+
+    A name whose first part is a folder here is taken for a path, too.
+    """
     if "://" in value:
         return False
-    return value.startswith(("/", ".", "~")) or value.count("/") > 1 or value.endswith(".json")
+    if value.startswith(("/", ".", "~")) or value.count("/") > 1 or value.endswith(".json"):
+        return True
+    return "/" in value and Path(value).parent.is_dir()

@@ -12,7 +12,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.runfile import DEFAULT_PATH
 
 # Paths that cannot be mistaken for a hub's names: a run that still has them says what is missing.
-_TARGET, _DRAFT_CONFIG, _CACHE = "./path/to/target", "./path/to/draft.json", "./path/to/cache"
+_TARGET, _DRAFT_CONFIG, _CACHE = "./path/to/target", "./path/to/draft.json", "cache"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.launch import (
     Stopped,
     check_inputs,
+    check_outputs,
     follow_torchrun,
     for_role,
     refusals,
@@ -132,7 +133,7 @@ def test_words_may_come_in_any_order() -> None:
         (["--mode", "dflash", "--node-rank", "x"], "--node-rank"),
         (["--mode", "dflash", "--node-rank", "3"], "node_rank=3"),
         (["--mode", "dflash", "training.attention_backend=fa"], "attention_backend"),
-        (["--mode", "dflash"], "no folder cache; make it with: specforge-dstill capture"),
+        (["--mode", "dflash"], "make it with: specforge-dstill capture"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(
@@ -232,7 +233,8 @@ def test_an_attention_that_needs_a_gpu_is_refused_without_one() -> None:
         (["model.target_model_path=./none"], "model.target_model_path: ./none does not exist"),
         (["model.draft_model_config=none.json"], "model.draft_model_config"),
         (["model.draft_checkpoint_path=/none"], "model.draft_checkpoint_path"),
-        (["training.resume_from=./out/a"], "training.resume_from"),
+        (["model.draft_checkpoint_path=cache/none"], "model.draft_checkpoint_path"),
+        (["training.resume_from=out/a"], "training.resume_from"),
     ],
 )
 def test_inputs_that_are_not_there_are_named(words: list[str], part: str) -> None:
@@ -243,6 +245,25 @@ def test_inputs_that_are_not_there_are_named(words: list[str], part: str) -> Non
     with pytest.raises(UserError, match=part):
         check_inputs(load_run(None, words, "dflash").config)
     check_inputs(load_run(None, (), "dflash").config)
+
+
+def test_a_finished_run_is_not_started_over() -> None:
+    """SpecForge would delete its later checkpoints at the first save."""
+    write(OFFLINE)
+    config = load_run(None, ["output_dir=out", "run_id=first"], "dflash").config
+    check_outputs(config)
+    Path("out/first-step7").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"first-step7.*training\.resume_from=out/first-latest"):
+        check_outputs(config)
+    for words in (["run_id=second"], ["run_id=first", "training.resume_from=out"]):
+        check_outputs(load_run(None, ["output_dir=out", *words], "dflash").config)
+
+
+def test_an_output_folder_that_cannot_be_made_is_told_before_training() -> None:
+    write(OFFLINE)
+    Path("file").touch()
+    with pytest.raises(UserError, match="file/out"):
+        check_outputs(load_run(None, ["output_dir=file/out"], "dflash").config)
 
 
 def test_only_refusals_lose_their_traceback() -> None:

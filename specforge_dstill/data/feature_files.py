@@ -19,8 +19,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from specforge_dstill.data import jsonl
 from specforge_dstill.data.capture_core import IDENTITY
-from specforge_dstill.data.manifest import CacheManifest
+from specforge_dstill.data.manifest import SAMPLES, CacheManifest
 from specforge_dstill.errors import UserError, reason
 
 HIDDEN = "hidden_states"
@@ -116,6 +117,7 @@ def check_cache(
         )
     if manifest is not None:
         _check_layers(folder, manifest, layers)
+        _check_all_there(Path(folder), manifest, files)
     wanted = _Wanted(tuple(required_keys), width, tuple(layers), max_length)
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
         found = list(pool.map(wanted.check, files[rank::world_size]))
@@ -128,6 +130,18 @@ def check_cache(
             stacklevel=2,
         )
     return found
+
+
+def _check_all_there(folder: Path, manifest: CacheManifest, files: Sequence[str]) -> None:
+    """UserError when a sample of a finished capture has lost its file."""
+    if len(files) >= manifest.samples:
+        return
+    listed = (row["sample_id"] for _, row in jsonl.read_objects(folder / SAMPLES))
+    first = next((name for name in listed if not (folder / name).is_file()), "?")
+    raise UserError(
+        f"{folder}: {manifest.samples - len(files)} of {manifest.samples} samples have lost their "
+        f"file (first: {first}); run the same capture command again, it captures what is missing"
+    )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,13 @@ from specforge_dstill.data.feature_files import check_cache
 from specforge_dstill.errors import UserError
 from specforge_dstill.modes.agreement import agreed
 from specforge_dstill.modes.checkpoints import load_draft_weights
-from specforge_dstill.modes.checks import check_options, check_samples, check_store, check_top_k
+from specforge_dstill.modes.checks import (
+    check_options,
+    check_samples,
+    check_store,
+    check_top_k,
+    warn_of_vocabulary,
+)
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.feature_source import FEATURES
 from specforge_dstill.options import DstillOptions
@@ -53,6 +59,7 @@ def build_drafter(
         blocks_per_group=options.blocks_per_group,
         logit_softcap=logit_softcap(target_config),
     )
+    warn_of_vocabulary(drafter)
     if mode == "dstill_collect":
         check_top_k(options, drafter)
     if mode == "dstill_student":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from specforge_dstill.errors import UserError
@@ -46,6 +47,17 @@ def check_options(config: Any, options: DstillOptions, *, mode: str, block_size:
         raise UserError(
             "dstill_student starts from its teacher: set model.draft_checkpoint_path to the "
             "output folder of --mode dstill_teacher (or training.resume_from to go on)"
+        )
+
+
+def warn_of_vocabulary(drafter: BlockDrafter) -> None:
+    """Warn when the draft config's vocabulary is not the target's, whose head is used anyway."""
+    stated, head = drafter.draft_model.config.vocab_size, drafter.lm_head.weight.shape[0]
+    if stated != head:
+        warnings.warn(
+            f"the draft config has vocab_size {stated}, the target's head has {head} tokens; "
+            "training is not harmed, an engine that reads the config may be",
+            stacklevel=2,
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from specforge_dstill.data import jsonl
 from specforge_dstill.data.feature_files import FeatureInfo, check_cache, inspect, load_features
 from specforge_dstill.data.manifest import CacheManifest
 from specforge_dstill.errors import UserError
@@ -43,6 +44,27 @@ def fault(folder: Path, **options: Any) -> str:
         check(folder, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def write_manifest(folder: Path, **changes: Any) -> None:
+    """A manifest of a finished capture of layers 1 and 3."""
+    made: dict[str, Any] = {
+        "target": "t",
+        "target_hash": "",
+        "target_layer_ids": (1, 3),
+        "strategy": "dflash",
+        "keys": KEYS,
+        "width": 8,
+        "dtype": "float32",
+        "max_length": 64,
+        "shard_size": 1,
+        "chat_template": "tokenizer",
+        "chat_template_hash": "",
+        "conversations": "c",
+        "conversations_hash": "",
+        "conversation_count": 1,
+    }
+    CacheManifest(**{**made, **changes}).write(folder)
 
 
 def test_inspect(tmp_path: Path) -> None:
@@ -137,17 +159,24 @@ def test_the_width_of_other_layers(tmp_path: Path) -> None:
 
 def test_the_layers_of_the_manifest(tmp_path: Path) -> None:
     save(tmp_path, "a.ckpt", record())
-    CacheManifest(
-        target="t", target_hash="", target_layer_ids=(1, 2), strategy="dflash", keys=KEYS,
-        width=8, dtype="float32", chat_template="tokenizer", chat_template_hash="",
-        max_length=64, conversations="c", conversations_hash="", conversation_count=1,
-        shard_size=1,
-    ).write(tmp_path)  # fmt: skip
+    write_manifest(tmp_path, target_layer_ids=(1, 2))
     assert check(tmp_path, layers=[1, 2])
     assert fault(tmp_path) == (
         f"{tmp_path}: cache has layers [1,2] of the target; the draft config wants layers [1,3]; "
         "capture again or use its draft config"
     )
+
+
+def test_a_file_that_vanished(tmp_path: Path) -> None:
+    for name in ("a.ckpt", "b.ckpt"):
+        save(tmp_path, f"data/{name}", record())
+    write_manifest(tmp_path, samples=3)
+    rows = [{"sample_id": f"data/{name}.ckpt"} for name in "abc"]
+    jsonl.write_objects(tmp_path / "samples.jsonl", rows)
+    said = fault(tmp_path)
+    assert "1 of 3 samples have lost their file (first: data/c.ckpt)" in said
+    save(tmp_path, "data/c.ckpt", record())
+    assert len(check(tmp_path)) == 3
 
 
 def test_lengths_that_differ(tmp_path: Path) -> None:

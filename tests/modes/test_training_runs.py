@@ -170,17 +170,17 @@ def dflash(stages: Stages, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_teacher_starts_from_a_dflash_drafter(
-    dflash: Path, start_from: str, words: list[str]
+    dflash: Path, tmp_path: Path, start_from: str, words: list[str]
 ) -> None:
     """With no learning to speak of, the saved draft is the one that it started from."""
     outcome = train(
         dflash,
         "dstill_teacher",
-        f"model.draft_checkpoint_path={start_from}",
-        *("training.learning_rate=1e-30", "training.max_steps=1", "output_dir=out/warm", *words),
+        *(f"model.draft_checkpoint_path={start_from}", f"output_dir={tmp_path}"),
+        *("training.learning_rate=1e-30", "training.max_steps=1", *words),
     )
     assert outcome.status == 0, outcome.err
-    started = draft_of(dflash / "out/warm/dstill_teacher-latest")
+    started = draft_of(tmp_path / "dstill_teacher-latest")
     assert same_weights(started, draft_of(dflash / "out/dflash/dflash-latest"))
 
 
