@@ -86,6 +86,10 @@ SIZES = {
             "data": {"max_length": 512},
             "training": {"num_anchors": 16, "save_interval": 10},
             "dstill": {"collect": {"anchors_per_sample": 16}},
+            "modes": {
+                "dflash": {"training": {"num_epochs": 3}},
+                "dstill_teacher": {"training": {"num_epochs": 6}},
+            },
         },
     ),
     "default": Size(
