@@ -73,6 +73,8 @@ def _run_side_by_side(stage: Stage, work: Path, logs: Path, *, threads: int) -> 
     }
     running = {}
     for name, command in stage.commands.items():
+        if _finished(logs, stage, name).exists():
+            continue
         with (logs / f"{name}.log").open("a") as log:
             log.write(f"$ {' '.join(command)}\n")
             log.flush()
@@ -82,13 +84,20 @@ def _run_side_by_side(stage: Stage, work: Path, logs: Path, *, threads: int) -> 
     try:
         statuses = {name: process.wait() for name, process in running.items()}
     finally:
-        for process in running.values():
+        for name, process in running.items():
             if process.poll() is None:
                 process.terminate()
-                process.wait()
+            # A command that is through is not run again if its neighbour was cut short.
+            if process.wait() == 0:
+                _finished(logs, stage, name).touch()
     for name, status in statuses.items():
         if status != 0:
             log_file = logs / f"{name}.log"
             tail = log_file.read_text(errors="replace").splitlines()[-15:]
             print("\n".join(tail), file=sys.stderr)
             raise StageFailed(f"{name} ended with status {status}; its log is {log_file}")
+
+
+def _finished(logs: Path, stage: Stage, name: str) -> Path:
+    """The marker of one command of a stage."""
+    return logs / f"{stage.name}.{name}.finished"
