@@ -28,7 +28,7 @@ from specforge_dstill.modes.checks import (
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.feature_source import FEATURES
 from specforge_dstill.options import DstillOptions
-from specforge_dstill.trajectory_store import TrajectoryStore
+from specforge_dstill.trajectory_store import open_store
 
 
 def build_drafter(
@@ -63,7 +63,7 @@ def build_drafter(
     if mode == "dstill_collect":
         check_top_k(options, drafter)
     if mode == "dstill_student":
-        store = TrajectoryStore.open(options.trajectories)
+        store = open_store(options.trajectories)
         check_store(store, config, options, drafter)
         check_samples(store, list_samples(config.data.hidden_states_path))
     return replace(parts, model=drafter)

@@ -10,7 +10,7 @@ from specforge_dstill.maths.reveal_schedule import check_steps
 from specforge_dstill.modes.checkpoints import weights_hash
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.options import DstillOptions
-from specforge_dstill.trajectory_store import TrajectoryStore
+from specforge_dstill.trajectory_store import TrajectoryReader
 
 # SpecForge's options of the DFlash objective, and what takes their place in our modes.
 REPLACED_OPTIONS = {
@@ -72,7 +72,7 @@ def check_top_k(options: DstillOptions, drafter: BlockDrafter) -> None:
 
 
 def check_store(
-    store: TrajectoryStore, config: Any, options: DstillOptions, drafter: BlockDrafter
+    store: TrajectoryReader, config: Any, options: DstillOptions, drafter: BlockDrafter
 ) -> None:
     """Refuse a store that was made for another block size, vocabulary, length or teacher."""
     expected: dict[str, Any] = {
@@ -88,12 +88,12 @@ def check_store(
     store.check(**expected)
 
 
-def check_samples(store: TrajectoryStore, sample_ids: list[str]) -> None:
+def check_samples(store: TrajectoryReader, sample_ids: list[str]) -> None:
     """Refuse a store that lacks a sample of the cache."""
     absent = [sample_id for sample_id in sample_ids if sample_id not in store]
     if absent:
         raise UserError(
-            f"trajectory store {store.folder} has no record of {len(absent)} of the cache's "
+            f"trajectory store {store.uri} has no record of {len(absent)} of the cache's "
             f"{len(sample_ids)} samples (first: {absent[0]}); run --mode dstill_collect on this "
             "cache, or train on the cache that the store was collected from"
         )

@@ -27,7 +27,12 @@ from specforge_dstill.modes.drafter import BlockDrafter, rollout_blocks
 from specforge_dstill.modes.draws import sample_generator
 from specforge_dstill.options import CollectOptions, DstillOptions
 from specforge_dstill.token_hash import token_hash
-from specforge_dstill.trajectory_store import SampleRecord, StoreIdentity, StoreWriter
+from specforge_dstill.trajectory_store import (
+    SampleRecord,
+    StoreIdentity,
+    TrajectoryWriter,
+    open_writer,
+)
 
 if TYPE_CHECKING:
     from specforge.application import ResolvedRun
@@ -105,7 +110,7 @@ def run_collect(resolved: ResolvedRun, options: DstillOptions) -> None:
     collector = Collector(
         drafter, Path(folder), options, max_length=config.data.max_length, seed=config.training.seed
     )
-    writer = StoreWriter(
+    writer = open_writer(
         options.trajectories,
         identity=store_identity(config, options, drafter),
         sample_ids=list_samples(folder),
@@ -122,7 +127,7 @@ def run_collect(resolved: ResolvedRun, options: DstillOptions) -> None:
         manifest = writer.finish()
         print(
             f"trajectories: {manifest.total_blocks} blocks of {manifest.plan.samples} samples, "
-            f"{manifest.total_bytes} bytes in {writer.folder}"
+            f"{manifest.total_bytes} bytes in {writer.uri}"
         )
 
 
@@ -150,7 +155,7 @@ def store_identity(config: Any, options: DstillOptions, drafter: BlockDrafter) -
     )
 
 
-def _write(writer: StoreWriter, collector: Collector, share: list[int], *, show: bool) -> None:
+def _write(writer: TrajectoryWriter, collector: Collector, share: list[int], *, show: bool) -> None:
     samples = sum(len(writer.samples_of(index)) for index in share)
     with Progress("collect", total=samples, enabled=show) as progress:
 
@@ -163,7 +168,7 @@ def _write(writer: StoreWriter, collector: Collector, share: list[int], *, show:
             writer.write_shard(index, records(index))
 
 
-def _await_shards(writer: StoreWriter) -> None:
+def _await_shards(writer: TrajectoryWriter) -> None:
     """Wait for the other ranks' files rather than in a collective, which would time out.
 
     If a rank dies its launcher ends this one too.

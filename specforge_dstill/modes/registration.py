@@ -30,7 +30,7 @@ from specforge_dstill.modes.feature_source import collator, reader_for
 from specforge_dstill.modes.student import student_strategy
 from specforge_dstill.modes.teacher import teacher_strategy
 from specforge_dstill.options import DstillOptions
-from specforge_dstill.trajectory_store import TrajectoryStore
+from specforge_dstill.trajectory_store import open_store
 
 # Modes that can learn from features as a capture server streams them. The others join records
 # by sample, which needs a cache.
@@ -103,8 +103,8 @@ def _step_provider(mode: str, options: DstillOptions) -> StepProvider:
         }
         if mode == "dstill_student":
             # A resumed run no longer names the teacher, so its store cannot be checked against it.
-            store = TrajectoryStore.open(options.trajectories)
-            contract["dstill_store_digest"] = store.manifest.plan.digest
+            store = open_store(options.trajectories)
+            contract["dstill_store_digest"] = store.digest
         return contract
 
     return StepProvider(
@@ -122,7 +122,7 @@ def _builder(mode: str, options: DstillOptions) -> Callable[..., Any]:
     ) -> Any:
         step = BlockStep(model, options)
         if mode == "dstill_student":
-            store = TrajectoryStore.open(options.trajectories)
+            store = open_store(options.trajectories)
             return student_strategy(step, store, num_anchors=num_anchors, seed=seed)
         return teacher_strategy(step, num_anchors=num_anchors, seed=seed)
 

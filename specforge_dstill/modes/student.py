@@ -22,7 +22,7 @@ from specforge_dstill.modes.block_batch import SampleBlocks
 from specforge_dstill.modes.block_step import BlockStep, Sample, draft_weights, samples_of
 from specforge_dstill.modes.draws import sample_generator
 from specforge_dstill.options import StudentOptions
-from specforge_dstill.trajectory_store import SampleRecord, TrajectoryStore
+from specforge_dstill.trajectory_store import SampleRecord, TrajectoryReader
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class StudentStrategy(DraftTrainStrategy):
         step: BlockStep,
         draw: StudentDraw,
         *,
-        store: TrajectoryStore,
+        store: TrajectoryReader,
         schedule: RootSchedule,
         seed: int,
     ) -> None:
@@ -177,7 +177,7 @@ def progress_of(ctx: StepContext | None) -> float:
 
 
 def student_strategy(
-    step: BlockStep, store: TrajectoryStore, *, num_anchors: int, seed: int
+    step: BlockStep, store: TrajectoryReader, *, num_anchors: int, seed: int
 ) -> StudentStrategy:
     """Put Stage II together for a drafter and its teacher's trajectories."""
     options = step.options.student

@@ -2,15 +2,16 @@
 
 A store is a folder of Arrow IPC files ("shards") with one row per training sample, an
 ``identity.json`` that says what a collection run was asked to make, and a ``manifest.json`` that
-exists only when the collection is complete. :class:`StoreWriter` makes it, from any number of
-processes; :class:`TrajectoryStore` reads it through memory maps, by sample id. Nothing in it is
-pickled.
+exists only when the collection is complete. :func:`open_writer` makes it, from any number of
+processes; :func:`open_store` reads it through memory maps, by sample id. Nothing in it is pickled.
 """
 
 from __future__ import annotations
 
+from specforge_dstill.trajectory_store.backends import OnShard, open_store, open_writer
 from specforge_dstill.trajectory_store.identity import StoreIdentity, StorePlan
 from specforge_dstill.trajectory_store.manifest import Manifest, ShardEntry
+from specforge_dstill.trajectory_store.protocol import TrajectoryReader, TrajectoryWriter
 from specforge_dstill.trajectory_store.reader import TrajectoryStore
 from specforge_dstill.trajectory_store.record import SampleRecord
 from specforge_dstill.trajectory_store.sharding import (
@@ -25,12 +26,17 @@ from specforge_dstill.trajectory_store.writer import StoreWriter
 __all__ = [
     "Damage",
     "Manifest",
+    "OnShard",
     "SampleRecord",
     "ShardEntry",
     "StoreIdentity",
     "StorePlan",
     "StoreWriter",
+    "TrajectoryReader",
     "TrajectoryStore",
+    "TrajectoryWriter",
+    "open_store",
+    "open_writer",
     "partition",
     "shard_count",
     "shard_name",

@@ -176,7 +176,7 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str,
     return found
 
 
-def require_same(folder: Path, made_with: StorePlan, wanted: StorePlan) -> None:
+def require_same(where: Path | str, made_with: StorePlan, wanted: StorePlan) -> None:
     """Refuse to continue a collection under other settings.
 
     Errors: ``UserError`` that names each differing setting with both values.
@@ -191,12 +191,12 @@ def require_same(folder: Path, made_with: StorePlan, wanted: StorePlan) -> None:
     made = ", ".join(f"{name}={ours}" for name, (ours, _) in found.items())
     run = ", ".join(f"{name}={theirs}" for name, (_, theirs) in found.items())
     raise UserError(
-        f"trajectory store {folder} was made with {made}, this run has {run}; "
+        f"trajectory store {where} was made with {made}, this run has {run}; "
         "use another folder or the same settings"
     )
 
 
-def require_expected(folder: Path, plan: StorePlan, expected: Mapping[str, Any]) -> None:
+def require_expected(where: str, plan: StorePlan, expected: Mapping[str, Any]) -> None:
     """Refuse to read a store that does not fit what a run expects.
 
     Errors: ``UserError`` naming the settings, both values and the way out; ``TypeError`` for a
@@ -211,7 +211,7 @@ def require_expected(folder: Path, plan: StorePlan, expected: Mapping[str, Any])
     if "teacher_hash" in found:
         ours, theirs = found["teacher_hash"]
         raise UserError(
-            f"trajectory store {folder} was collected by another teacher: its weights hash to "
+            f"trajectory store {where} was collected by another teacher: its weights hash to "
             f"{ours}, those of the teacher named here to {theirs}; name the teacher that collected "
             "it, or run --mode dstill_collect with this one into another folder"
         )
@@ -219,6 +219,6 @@ def require_expected(folder: Path, plan: StorePlan, expected: Mapping[str, Any])
         has = ", ".join(f"{name}={ours}" for name, (ours, _) in found.items())
         run = ", ".join(f"{name}={theirs}" for name, (_, theirs) in found.items())
         raise UserError(
-            f"trajectory store {folder} has {has}, this run has {run}; use the store's settings, "
+            f"trajectory store {where} has {has}, this run has {run}; use the store's settings, "
             "or run --mode dstill_collect with these into another folder"
         )

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from specforge_dstill.errors import UserError
-from specforge_dstill.token_hash import token_hash
 from specforge_dstill.trajectory_store.folder import COLLECT_AGAIN
-from specforge_dstill.trajectory_store.identity import (
-    StoreIdentity,
-    require_expected,
-    samples_hash,
-)
+from specforge_dstill.trajectory_store.identity import samples_hash
 from specforge_dstill.trajectory_store.manifest import Manifest
+from specforge_dstill.trajectory_store.protocol import TrajectoryReader
 from specforge_dstill.trajectory_store.record import SampleRecord
 from specforge_dstill.trajectory_store.shard import Shard, ShardError, open_shard
 from specforge_dstill.trajectory_store.verify import (
@@ -30,16 +25,11 @@ from specforge_dstill.trajectory_store.verify import (
 _MAPPED_SHARDS = 16_384
 
 
-class TrajectoryStore:
-    """A mapping from sample id to :class:`SampleRecord`.
-
-    Attributes:
-        folder: where it is.
-        manifest: its shards, blocks, bytes, and what made it.
-        sample_ids: of all its samples, in order.
-    """
+class TrajectoryStore(TrajectoryReader):
+    """A store in a folder, ``folder``."""
 
     def __init__(self, folder: Path, manifest: Manifest, sample_ids: tuple[str, ...]) -> None:
+        self.uri = str(folder)
         self.folder = folder
         self.manifest = manifest
         self.sample_ids = sample_ids
@@ -81,19 +71,8 @@ class TrajectoryStore:
             )
         return cls(folder, manifest, tuple(sample_ids))
 
-    @property
-    def identity(self) -> StoreIdentity:
-        """The settings that made the store."""
-        return self.manifest.plan.identity
-
-    def __len__(self) -> int:
-        return len(self.sample_ids)
-
     def __contains__(self, sample_id: object) -> bool:
         return sample_id in self._row
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.sample_ids)
 
     def __getitem__(self, sample_id: str) -> SampleRecord:
         """The record of one sample, in memory of its own. Safe to call from several threads.
@@ -108,30 +87,6 @@ class TrajectoryStore:
             )
         shard, row_in_shard = divmod(row, self.manifest.plan.shard_size)
         return self._shard(shard).record(row_in_shard)
-
-    def record_for(self, sample_id: str, input_ids: Any) -> SampleRecord:
-        """The record of a sample whose tokens are ``input_ids`` [S] (list, array or CPU tensor).
-
-        Errors: ``UserError`` when it is not there, or was collected from other tokens.
-        """
-        record = self[sample_id]
-        if record.token_hash != token_hash(input_ids):
-            raise UserError(
-                f"sample {sample_id} has other tokens now than when trajectory store "
-                f"{self.folder} was collected (it had {record.length}); the feature cache has "
-                "changed: collect again into another folder"
-            )
-        return record
-
-    def check(self, **expected: Any) -> None:
-        """Refuse this store unless it was made with the given settings.
-
-        ``store.check(block_size=16, vocab_size=…, mask_token_id=…, teacher_hash=…)``; names are
-        the fields of :class:`StoreIdentity`, and samples, samples_hash, shard_size, logp_dtype.
-
-        Errors: ``UserError`` naming each setting that differs, with both values.
-        """
-        require_expected(self.folder, self.manifest.plan, expected)
 
     def verify(self, *, progress: Callable[[int], None] | None = None) -> list[Damage]:
         """Every damaged or missing piece, by checksum; see :func:`verify_store`."""

@@ -80,6 +80,10 @@ class StoreWriter:
         )
         self.plan = claim(self.folder, self._own)
 
+    @property
+    def uri(self) -> str:
+        return str(self.folder)
+
     def missing(self, ranks: int = 1, rank: int = 0) -> list[int]:
         """This rank's share of the shards that are absent or not whole.
 
