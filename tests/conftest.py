@@ -16,6 +16,15 @@ torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked ``gpu`` are skipped where there is none."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no GPU here"))
+
+
 @pytest.fixture(scope="session")
 def tiny_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ``target/``, ``cache/`` (12 samples) and ``draft.json``; do not change it."""

@@ -6,6 +6,7 @@ import importlib
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,6 +53,22 @@ def test_a_shape_for_a_gpu_needs_one(module: Any, capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         module("run").main(["--shape", "gpt-oss-120b"])
     assert "needs a GPU" in capsys.readouterr().err
+
+
+def test_what_a_gpu_runs_as_far_as_a_cpu_can(module: Any, tmp_path: Path) -> None:
+    """bfloat16 end to end, and the lines that only a GPU's table has."""
+    shape = replace(module("shapes").SHAPES["tiny"], dtype="bfloat16")
+    times = module("measure").run_rounds(
+        module("ours").Ours(shape, tmp_path), repeats=1, show=lambda _: None
+    )
+    report = module("report")
+    for step in report.STEPS:
+        times.values[f"{step} bytes"] = [3e9]
+    lines = report.device_lines(times, shape, device="NVIDIA H200")
+    tokens = shape.batch * shape.sequence / times.median("student")
+    used = times.values["student operations"][0] / times.median("student") / 989e12
+    assert lines[3] == f"| Stage II step | {tokens:.0f} | 3.0 | {used:.1%} |"
+    assert report.device_lines(times, shape, device="another")[3].endswith("| — |")
 
 
 def test_the_floor_is_what_a_step_multiplies(module: Any, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 from shapes import MASK_TOKEN_ID, SHAPES, Shape
 from torch.nn.functional import cross_entropy
 
+from specforge_dstill.maths.frozen_head import FrozenHead
 from specforge_dstill.maths.linear_loss import linear_loss
 from specforge_dstill.options import DstillOptions
 
@@ -42,7 +43,7 @@ def run_loss(side: str, shape: Shape, anchors: int) -> int:
         weights = torch.ones(rows, device=device)
         linear_loss(
             hidden,
-            weight,
+            FrozenHead(weight),
             targets,
             weights,
             mask_token_id=MASK_TOKEN_ID,

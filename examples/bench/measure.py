@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
@@ -15,9 +16,11 @@ from loss_memory import measured
 from ours import Ours
 from shapes import Shape
 
+from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.trajectory_store import TrajectoryStore
 
 MEMORY_ANCHORS = 256
+FLASH = "collect, flash-attn in two calls"
 
 
 @dataclass
@@ -40,6 +43,7 @@ def run_rounds(ours: Ours, *, repeats: int, show: Callable[[str], None]) -> Time
     """Both sides in turn, ``repeats`` times, after one round that is not counted."""
     peer, shape, times = ours.peer(), ours.shape, Times()
     product = _product(shape, ours.device)
+    flash = _flash_drafter(ours)
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
         ours.drafter.zero_grad()
@@ -78,6 +82,8 @@ def run_rounds(ours: Ours, *, repeats: int, show: Callable[[str], None]) -> Time
             shape, ours.recorded_anchors(), rows=ours.collected_rows()
         )
         _keep_floor(times, "collect", shape, collected)
+        if flash is not None:
+            timed(FLASH, lambda: ours.collect("flash", drafter=flash))
     show("loader, memory of the loss")
     manifest = store.manifest
     times.values["bytes a block"] = [manifest.total_bytes / manifest.total_blocks]
@@ -85,6 +91,13 @@ def run_rounds(ours: Ours, *, repeats: int, show: Callable[[str], None]) -> Time
     for side in ("ours", "plain"):
         times.values[f"{side} loss bytes"] = [measured(side, shape, MEMORY_ANCHORS)]
     return times
+
+
+def _flash_drafter(ours: Ours) -> BlockDrafter | None:
+    """The same drafter on flash-attn: whether it rolls out faster is what the bench is to tell."""
+    if ours.device.type != "cuda" or find_spec("flash_attn") is None:
+        return None
+    return ours.attending("fa", weights=ours.drafter.draft_model.state_dict())
 
 
 def _product(shape: Shape, device: torch.device) -> Callable[[], Any]:

@@ -65,19 +65,26 @@ class Ours:
             steps=shape.steps,
             collect=CollectOptions(top_k=shape.top_k, anchors_per_sample=shape.anchors),
         )
-        self.drafter = BlockDrafter(
-            self._draft(),
-            lm_head=self.head,
-            embed_tokens=self.embeddings,
-            mask_token_id=MASK_TOKEN_ID,
-            attention_backend=shape.attention,
-            blocks_per_group=self.options.blocks_per_group,
-        )
+        self.drafter = self.attending(shape.attention)
         self.cache = folder / "cache"
         self.sample_ids = [f"data/{index:08d}.ckpt" for index in range(shape.batch)]
         self._save_features()
         self.batch = next(iter(self._loader(batches=1)))
         self.data = {name: tensor.to(self.device) for name, tensor in self.batch.tensors.items()}
+
+    def attending(self, attention: str, *, weights: Any = None) -> BlockDrafter:
+        """A drafter with that attention backend, and with the draft weights of another."""
+        draft = self._draft()
+        if weights is not None:
+            draft.load_state_dict(weights)
+        return BlockDrafter(
+            draft,
+            lm_head=self.head,
+            embed_tokens=self.embeddings,
+            mask_token_id=MASK_TOKEN_ID,
+            attention_backend=attention,
+            blocks_per_group=self.options.blocks_per_group,
+        )
 
     def peer(self) -> Peer:
         """SpecForge's model over the same draft weights and frozen parts."""
@@ -119,8 +126,9 @@ class Ours:
         )
         return Step(self.recorded_anchors(), rows)
 
-    def collect(self, name: str) -> Path:
+    def collect(self, name: str, *, drafter: BlockDrafter | None = None) -> Path:
         """Collect every sample into a new store, written to the end."""
+        drafter = drafter or self.drafter
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         config = SimpleNamespace(
@@ -128,11 +136,11 @@ class Ours:
             data=SimpleNamespace(max_length=self.shape.sequence),
         )
         collector = Collector(
-            self.drafter, self.cache, self.options, max_length=self.shape.sequence, seed=SEED
+            drafter, self.cache, self.options, max_length=self.shape.sequence, seed=SEED
         )
         writer = StoreWriter(
             folder,
-            identity=store_identity(config, self.options, self.drafter),
+            identity=store_identity(config, self.options, drafter),
             sample_ids=self.sample_ids,
             shard_size=len(self.sample_ids),
         )

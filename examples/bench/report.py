@@ -71,14 +71,13 @@ def table(rows: Sequence[Row], times: Times, shape: Shape, machine: dict[str, An
     lines += ["", "| median seconds | of |", "| --- | --- |"]
     lines += [f"| {times.median(name):.4g} | {name} |" for name in times.seconds]
     if shape.device == "cuda":
-        lines += ["", *_device_lines(times, shape)]
+        lines += ["", *device_lines(times, shape, device=torch.cuda.get_device_name())]
     return "\n".join(lines)
 
 
-def _device_lines(times: Times, shape: Shape) -> list[str]:
-    """Throughput, memory and utilisation of the three steps on a GPU."""
-    name = torch.cuda.get_device_name()
-    peak = next((rate for key, rate in PEAK_RATES.items() if key in name), None)
+def device_lines(times: Times, shape: Shape, *, device: str) -> list[str]:
+    """Throughput, memory and utilisation of the three steps on a GPU of that name."""
+    peak = next((rate for key, rate in PEAK_RATES.items() if key in device), None)
     lines = [
         "| step | tokens a second | peak GB | model FLOP utilisation |",
         "| --- | --- | --- | --- |",

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from specforge_dstill.maths.distillation_loss import Retained, row_loss
-from specforge_dstill.maths.logits import largest, soft_cap
+from specforge_dstill.maths.frozen_head import FrozenHead
+from specforge_dstill.maths.logits import largest
 
 
 @dataclass(frozen=True)
@@ -38,61 +39,31 @@ class LinearLoss:
 
 def linear_loss(
     hidden: Tensor,
-    head_weight: Tensor,
+    head: FrozenHead,
     targets: Tensor,
     weights: Tensor,
     *,
     mask_token_id: int,
     retained: Retained | None = None,
     alpha: float = 0.0,
-    bias: Tensor | None = None,
-    softcap: float | None = None,
     rows_per_tile: int = 1024,
 ) -> LinearLoss:
-    """Weighted sum of Eq. 3 over rows whose logits are ``hidden @ head_weight.T + bias``.
+    """Weighted sum of Eq. 3 over rows whose logits are ``head``'s.
 
     Args:
         hidden: [R, H]; R may be 0, and the numerator is then 0 and still differentiable.
-        head_weight: [V, H], frozen: no gradient is formed for it.
+        head: the frozen LM head; no gradient is formed for it.
         targets: [R] int64.
         weights: [R] float32.
         mask_token_id: never a legal prediction.
         retained: the teacher's distribution (Stage II); None for cross-entropy alone.
         alpha: the KL's share.
-        bias: [V], frozen.
-        softcap: Gemma's final soft-capping, ``cap tanh(logits / cap)``.
         rows_per_tile: bounds the memory of the logits, twice ``rows_per_tile * V`` floats.
     """
-    head = _Head(head_weight, bias, softcap)
     numerator, nll, kl, predicted = _TiledLoss.apply(
         hidden, head, targets, weights, retained, alpha, mask_token_id, rows_per_tile
     )
     return LinearLoss(numerator=numerator, nll=nll, kl=kl, predicted=predicted)
-
-
-@dataclass(frozen=True)
-class _Head:
-    """The frozen LM head."""
-
-    weight: Tensor
-    bias: Tensor | None
-    softcap: float | None
-
-    def logits(self, rows: Tensor, *, out: Tensor) -> Tensor:
-        """[R, H] -> [R, V] in the precision of ``out``, which takes the product."""
-        if rows.dtype == out.dtype:
-            torch.mm(rows, self.weight.T, out=out)
-        else:
-            out.copy_(rows @ self.weight.T)
-        if self.bias is not None:
-            out += self.bias
-        return soft_cap(out, self.softcap)
-
-    def backward(self, gradient: Tensor, logits: Tensor) -> Tensor:
-        """Gradient with respect to the rows, [R, H]; uses up ``gradient``."""
-        if self.softcap is not None:
-            gradient.mul_(1 - (logits / self.softcap).square_())
-        return gradient.to(self.weight.dtype) @ self.weight
 
 
 class _TiledLoss(torch.autograd.Function):
@@ -102,7 +73,7 @@ class _TiledLoss(torch.autograd.Function):
     def forward(
         ctx: Any,
         hidden: Tensor,
-        head: _Head,
+        head: FrozenHead,
         targets: Tensor,
         weights: Tensor,
         retained: Retained | None,

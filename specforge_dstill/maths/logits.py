@@ -50,8 +50,3 @@ def log_normaliser(logits: Tensor) -> Tensor:
     scratch = torch.empty_like(logits[:ROWS_AT_ONCE])
     parts = [softmax(rows, out=scratch[: len(rows)])[1] for rows in logits.split(ROWS_AT_ONCE)]
     return torch.cat(parts)
-
-
-def soft_cap(logits: Tensor, cap: float | None) -> Tensor:
-    """``cap tanh(logits / cap)`` (Gemma's final soft-capping); unchanged without a cap."""
-    return logits if cap is None else torch.tanh(logits / cap).mul(cap)

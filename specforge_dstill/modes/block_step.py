@@ -69,9 +69,9 @@ class BlockStep:
             alpha: the share of the teacher's distribution; 0 is cross-entropy alone.
         """
         drafter = self.drafter
-        head = drafter.lm_head.weight
-        blocks = stack_blocks(drawn, mask_token_id=drafter.mask_token_id, device=head.device)
-        states = self.model(blocks.inputs, blocks.anchors, hidden_states.to(head))
+        head = drafter.frozen_head
+        blocks = stack_blocks(drawn, mask_token_id=drafter.mask_token_id, device=head.weight.device)
+        states = self.model(blocks.inputs, blocks.anchors, hidden_states.to(head.weight))
         rows = blocks.supervised
         has_teacher = blocks.top_ids.shape[-1] > 0
         loss = linear_loss(
@@ -82,8 +82,6 @@ class BlockStep:
             mask_token_id=drafter.mask_token_id,
             retained=Retained(blocks.top_ids[rows], blocks.top_logp[rows]) if has_teacher else None,
             alpha=alpha,
-            bias=drafter.lm_head.bias,
-            softcap=drafter.logit_softcap,
             rows_per_tile=self.options.rows_per_tile,
         )
         return blocks, loss

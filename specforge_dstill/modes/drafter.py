@@ -14,10 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specforge_dstill.maths.logits import soft_cap
+from specforge_dstill.maths.frozen_head import FrozenHead, ReusedLogits
 from specforge_dstill.maths.rollout import CommitRule, rollout
 from specforge_dstill.maths.trajectory import Trajectory
 from specforge_dstill.modes.block_attention import GROUPED_ATTENTION, BlockLayout
+from specforge_dstill.modes.context_cache import ContextCache
+from specforge_dstill.modes.two_call_attention import TWO_CALL_ATTENTION, flash_kernel
+
+# Attention of ours by the backend that stands for it; they take a layout in the mask's place.
+OURS = {"sdpa": GROUPED_ATTENTION, "fa": TWO_CALL_ATTENTION}
+
+# What each kind of layer ("full_attention", "sliding_attention") may see.
+Masks = dict[str, Any]
 
 
 class BlockDrafter(nn.Module):
@@ -27,7 +35,8 @@ class BlockDrafter(nn.Module):
         draft_model: SpecForge's ``DFlashDraftModel``; the only trained part.
         lm_head, embed_tokens: the target's, frozen.
         mask_token_id: the id that stands for [MASK].
-        attention_backend: ``sdpa`` (in groups of blocks), ``flex_attention`` or ``eager``.
+        attention_backend: ``sdpa`` (in groups of blocks), ``flex_attention``, ``eager``, or
+            ``fa`` (flash-attn in two calls, without a backward pass).
         blocks_per_group: how many blocks ``sdpa`` attends at once. Few are fast, too: those of a
             group do not see each other, and are short of context together.
         logit_softcap: the target's final soft-capping of logits (Gemma), if it has one.
@@ -53,9 +62,9 @@ class BlockDrafter(nn.Module):
         self.attention_backend = attention_backend
         self.blocks_per_group = blocks_per_group
         self.logit_softcap = logit_softcap
-        draft_model.config._attn_implementation = (
-            GROUPED_ATTENTION if attention_backend == "sdpa" else attention_backend
-        )
+        if attention_backend == "fa":
+            flash_kernel()
+        draft_model.config._attn_implementation = OURS.get(attention_backend, attention_backend)
 
     def forward(
         self,
@@ -63,6 +72,7 @@ class BlockDrafter(nn.Module):
         anchors: Tensor,
         hidden_states: Tensor,
         context: ContextCache | None = None,
+        masks: Masks | None = None,
     ) -> Tensor:
         """Run one pass over all blocks.
 
@@ -73,38 +83,38 @@ class BlockDrafter(nn.Module):
                 before its anchor.
             context: give the same :class:`ContextCache` for repeated passes over the same
                 features; they are then projected in the first pass only.
+            masks: give :meth:`masks` of these anchors for repeated passes; else made here.
 
         Returns:
             [b, N, B, H], what the LM head reads.
         """
         samples, count, size = block_ids.shape
-        length = hidden_states.shape[1]
+        if masks is None:
+            masks = self.masks(anchors, hidden_states.shape[1])
         if context is not None:
             context.begin(own_length=count * size)
             if context.is_filled:
                 hidden_states = hidden_states[:, :0]
         states = self.draft_model(
             position_ids=self._positions(anchors, hidden_states.shape[1]),
-            attention_mask=self._masks(anchors, length),
+            attention_mask=masks,
             noise_embedding=self.embed_tokens(block_ids.reshape(samples, count * size)),
             target_hidden=hidden_states,
             past_key_values=context,
         )
         return states.reshape(samples, count, size, -1)
 
-    def head(self, rows: Tensor) -> Tensor:
-        """The frozen LM head: [R, H] -> [R, V]."""
-        return soft_cap(self.lm_head(rows), self.logit_softcap)
+    @property
+    def frozen_head(self) -> FrozenHead:
+        """The target's LM head."""
+        return FrozenHead(self.lm_head.weight, self.lm_head.bias, self.logit_softcap)
 
-    def _positions(self, anchors: Tensor, context_length: int) -> Tensor:
-        """Absolute positions of context and block tokens: [b, S + N * B]."""
-        offset = torch.arange(self.block_size, device=anchors.device)
-        own = (anchors[:, :, None] + offset).flatten(1)
-        context = torch.arange(context_length, device=anchors.device).expand(len(anchors), -1)
-        return torch.cat([context, own], dim=1)
+    def head(self) -> ReusedLogits:
+        """The LM head as a rollout takes it: what it returns is valid until its next call."""
+        return ReusedLogits(self.frozen_head)
 
-    def _masks(self, anchors: Tensor, context_length: int) -> dict[str, Any]:
-        """One mask per kind of layer, built once and shared by the layers."""
+    def masks(self, anchors: Tensor, context_length: int) -> Masks:
+        """What blocks at ``anchors`` [b, N] may see, for each kind of layer: for all passes."""
         config = self.draft_model.config
         is_causal = getattr(config, "is_causal", None)
         masks = {}
@@ -123,50 +133,17 @@ class BlockDrafter(nn.Module):
             masks[kind] = self._mask(layout)
         return masks
 
+    def _positions(self, anchors: Tensor, context_length: int) -> Tensor:
+        """Absolute positions of context and block tokens: [b, S + N * B]."""
+        offset = torch.arange(self.block_size, device=anchors.device)
+        own = (anchors[:, :, None] + offset).flatten(1)
+        context = torch.arange(context_length, device=anchors.device).expand(len(anchors), -1)
+        return torch.cat([context, own], dim=1)
+
     def _mask(self, layout: BlockLayout) -> Any:
         if self.attention_backend == "flex_attention":
             return layout.flex_mask()
         return layout.dense_mask() if self.attention_backend == "eager" else layout
-
-
-class ContextCache:
-    """Keys and values of the context, kept for repeated passes over the same features.
-
-    It plays the part of transformers' Cache: an attention layer hands it the keys and values of
-    context and blocks, and gets back those to attend to. Only the context's are kept.
-    """
-
-    def __init__(self) -> None:
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
-        self._own_length = 0
-
-    @property
-    def is_filled(self) -> bool:
-        return bool(self._layers)
-
-    def begin(self, *, own_length: int) -> None:
-        """Announce a pass whose last ``own_length`` positions belong to blocks."""
-        self._own_length = own_length
-
-    def select(self, rows: Tensor) -> None:
-        """Go on with these samples only; [b'] int64."""
-        self._layers = {
-            layer: (keys[rows], values[rows]) for layer, (keys, values) in self._layers.items()
-        }
-
-    def update(
-        self, keys: Tensor, values: Tensor, layer_idx: int, cache_kwargs: Any = None
-    ) -> tuple[Tensor, Tensor]:
-        """Keep the context on the first pass, put it before the blocks on the others.
-
-        Shapes: [b, key/value heads, S + N * B or N * B, D].
-        """
-        if layer_idx in self._layers:
-            context_keys, context_values = self._layers[layer_idx]
-            return torch.cat([context_keys, keys], 2), torch.cat([context_values, values], 2)
-        length = keys.shape[2] - self._own_length
-        self._layers[layer_idx] = (keys[:, :, :length].clone(), values[:, :, :length].clone())
-        return keys, values
 
 
 @torch.no_grad()
@@ -188,22 +165,22 @@ def rollout_blocks(
         anchors, anchor_ids: [N] int64, positions and tokens of the anchors.
         blocks_per_pass: how many blocks are refined together, whatever N is.
     """
-    context = ContextCache()
-    features = hidden_states[None]
+    context, features, head = ContextCache(), hidden_states[None], drafter.head()
     parts = []
     for start in range(0, max(len(anchors), 1), blocks_per_pass):
         chosen = slice(start, start + blocks_per_pass)
         at = anchors[None, chosen]
+        masks = drafter.masks(at, len(hidden_states)) if at.numel() else None
 
-        def hidden(blocks: Tensor, at: Tensor = at) -> Tensor:
+        def hidden(blocks: Tensor, at: Tensor = at, masks: Masks | None = masks) -> Tensor:
             if len(blocks) == 0:  # SpecForge's layers cannot run on nothing
                 return features.new_zeros(*blocks.shape, drafter.lm_head.in_features)
-            return drafter(blocks[None], at, features, context)[0]
+            return drafter(blocks[None], at, features, context, masks)[0]
 
         parts.append(
             rollout(
                 hidden,
-                drafter.head,
+                head,
                 anchor_ids[chosen],
                 block_size=drafter.block_size,
                 steps=steps,

@@ -56,7 +56,12 @@ def _spec(mode: str) -> AlgorithmSpec:
         for contract in spec.feature_contracts
         if contract.mode is FeatureMode.OFFLINE or mode in STREAMING_MODES
     )
-    return replace(spec, name=mode, feature_contracts=contracts)
+    capabilities = spec.capabilities
+    if mode == "dstill_collect":
+        # flash-attn in two calls has no backward pass, and collection needs none.
+        backends = capabilities.attention_backends | {"fa"}
+        capabilities = replace(capabilities, attention_backends=backends)
+    return replace(spec, name=mode, feature_contracts=contracts, capabilities=capabilities)
 
 
 def _providers(mode: str, options: DstillOptions) -> AlgorithmProviders:

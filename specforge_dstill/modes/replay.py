@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from specforge_dstill.maths.rollout import CommitRule, rollout
-from specforge_dstill.modes.drafter import BlockDrafter, ContextCache
+from specforge_dstill.modes.context_cache import ContextCache
+from specforge_dstill.modes.drafter import BlockDrafter
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class DraftSession:
         self._passes = passes
         self._hidden_states = hidden_states
         self._context = ContextCache()
+        self._head = passes.drafter.head()
 
     @torch.no_grad()
     def draft(self, anchors: Tensor, anchor_ids: Tensor) -> Tensor:
@@ -46,7 +48,7 @@ class DraftSession:
 
         trajectory = rollout(
             hidden,
-            drafter.head,
+            self._head,
             anchor_ids.to(device),
             block_size=drafter.block_size,
             steps=self._passes.steps,

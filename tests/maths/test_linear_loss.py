@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specforge_dstill.maths.distillation_loss import Retained
+from specforge_dstill.maths.frozen_head import FrozenHead
 from specforge_dstill.maths.linear_loss import LinearLoss, linear_loss
 
 MASK = 3
@@ -35,14 +36,12 @@ class Rows:
     def loss(self, hidden: Tensor, *, rows_per_tile: int = 1024) -> LinearLoss:
         return linear_loss(
             hidden,
-            self.head,
+            FrozenHead(self.head, self.bias, self.softcap),
             self.targets,
             self.weights,
             mask_token_id=MASK,
             retained=self.retained,
             alpha=self.alpha,
-            bias=self.bias,
-            softcap=self.softcap,
             rows_per_tile=rows_per_tile,
         )
 
@@ -213,12 +212,10 @@ def test_a_capped_row_with_a_bias_by_hand() -> None:
     hidden = loss.hidden.requires_grad_()
     result = linear_loss(
         hidden,
-        loss.head,
+        FrozenHead(loss.head, loss.bias, loss.softcap),
         loss.targets,
         loss.weights,
         mask_token_id=0,
-        bias=loss.bias,
-        softcap=loss.softcap,
     )
     (gradient,) = torch.autograd.grad(result.numerator, hidden)
     assert result.nll.item() == pytest.approx(-math.log(1 - p), abs=1e-12)

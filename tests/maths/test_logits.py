@@ -13,7 +13,6 @@ from specforge_dstill.maths.logits import (
     ROWS_AT_ONCE,
     largest,
     log_normaliser,
-    soft_cap,
     softmax,
 )
 
@@ -75,9 +74,3 @@ def test_float32_loses_nothing_to_the_normaliser() -> None:
     exact = logits.float().double().logsumexp(dim=1, keepdim=True)
     # Values of size 30 are known to 2e-6 in float32; the sum adds a few units in the last place.
     torch.testing.assert_close(log_normaliser(logits.float()).double(), exact, rtol=4e-7, atol=0.0)
-
-
-def test_soft_cap() -> None:
-    logits = torch.tensor([0.0, 2 * 0.5493061443340549, 1e6, -1e6], dtype=torch.float64)
-    assert soft_cap(logits, 2.0).tolist() == pytest.approx([0.0, 1.0, 2.0, -2.0], abs=1e-12)
-    assert soft_cap(logits, None) is logits

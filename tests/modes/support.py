@@ -145,3 +145,8 @@ def collect_in_memory(
             )
         )
     return MemoryStore(records)
+
+
+def logits_of(drafter: BlockDrafter, states: Tensor) -> Tensor:
+    """The LM head over hidden states of any shape: [..., H] -> [..., V]."""
+    return drafter.head()(states.flatten(0, -2)).unflatten(0, states.shape[:-1])

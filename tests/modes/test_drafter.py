@@ -18,7 +18,8 @@ from specforge_dstill.maths.trajectory import Trajectory
 from specforge_dstill.modes.assembly import logit_softcap
 from specforge_dstill.modes.block_batch import SampleBlocks
 from specforge_dstill.modes.block_step import BlockStep
-from specforge_dstill.modes.drafter import BlockDrafter, ContextCache
+from specforge_dstill.modes.context_cache import ContextCache
+from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.replay import PassesDrafter
 from specforge_dstill.options import DstillOptions
 from tests import tiny

@@ -26,6 +26,7 @@ from tests.modes.support import (
     MIXED,
     as_sample,
     collect_in_memory,
+    logits_of,
     make_batch,
     make_drafter,
     roll,
@@ -69,7 +70,7 @@ def rebuilt() -> Tensor:
 
 def logits(drafter: BlockDrafter, blocks: Tensor, hidden_states: Tensor) -> Tensor:
     with torch.no_grad():
-        return drafter.head(drafter(blocks, ANCHORS, hidden_states))
+        return logits_of(drafter, drafter(blocks, ANCHORS, hidden_states))
 
 
 def noise_like(states: Tensor) -> Tensor:
@@ -146,7 +147,7 @@ class TestForward:
                     clean[row : row + 1, :length],
                 )
             torch.testing.assert_close(
-                drafter.head(alone)[0], before[row, inside], atol=2e-5, rtol=1e-5
+                logits_of(drafter, alone)[0], before[row, inside], atol=2e-5, rtol=1e-5
             )
 
 

@@ -25,6 +25,7 @@ from tests.modes.support import (
     WIDTH,
     as_sample,
     collect_in_memory,
+    logits_of,
     make_batch,
     make_drafter,
     make_sample,
@@ -63,7 +64,7 @@ def decoding_logits(
             **arguments,
         )
         cache.crop(start)
-        rounds.append(drafter.head(states[0]))
+        rounds.append(logits_of(drafter, states[0]))
         before = start
     return rounds
 
@@ -98,7 +99,7 @@ def training_logits(student: BlockDrafter, sample: dict[str, Tensor]) -> list[Te
     strategy.forward_loss(make_batch(samples))
     handle.remove()
     anchors = store.record_for("data/y.ckpt", as_sample("", sample).input_ids).anchors.tolist()
-    return [student.head(seen[0][1, anchors.index(start)]) for start in STARTS]
+    return [student.head()(seen[0][1, anchors.index(start)]) for start in STARTS]
 
 
 def first_pass_logits(drafter: BlockDrafter, sample: dict[str, Tensor]) -> list[Tensor]:

@@ -71,7 +71,7 @@ def reference(
                 parts.anchors[None, n : n + 1],
                 sample["hidden_states"].double(),
             )
-            logits = drafter.head(states[0, 0])
+            logits = drafter.head()(states[0, 0])
             logp = logits.log_softmax(-1)
             logits[:, tiny.MASK_ID] = -torch.inf
             best = logits.argmax(-1).tolist()
