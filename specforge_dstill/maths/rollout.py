@@ -11,7 +11,7 @@ The drafter is two callables, so that this file knows nothing of attention or ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -60,19 +60,18 @@ def rollout(
     steps: int,
     rule: CommitRule,
     generator: torch.Generator | None = None,
-    blocks_per_tile: int = 64,
+    rows_per_tile: int = 1024,
 ) -> Trajectory:
     """Refine N blocks from the root to the endpoint in K passes.
 
     At each pass the ``n_t`` most confident masked positions of each block are committed; among
     equally confident positions the lower one wins, on every device. The LM head
-    runs over masked rows only, ``blocks_per_tile`` blocks at a time: no more than
-    ``blocks_per_tile * (B - 1) * V`` logits are alive at once.
+    runs over masked rows only, as many blocks at a time as have ``rows_per_tile`` of them (or one
+    block): no more than ``max(rows_per_tile, B - 1) * V`` logits are alive at once.
 
     Args:
         anchor_ids: [N] int64, the token at position 0 of each block.
-        generator: needed when ``rule.temperature > 0``; must live on ``anchor_ids``' device. It
-            is drawn from tile by tile.
+        generator: needed when ``rule.temperature > 0``; must live on ``anchor_ids``' device.
 
     Returns:
         A :class:`Trajectory` on ``anchor_ids``' device. Positions past the end of a sequence
@@ -86,29 +85,58 @@ def rollout(
     recorder = _Recorder.empty(blocks, steps=steps, rule=rule)
     masked = torch.ones_like(blocks, dtype=torch.bool)
     masked[:, 0] = False
+    open_positions = block_size - 1
     for t, count in enumerate(commit_counts(block_size, steps), start=1):
         states = hidden(blocks)
-        for start in range(0, len(blocks), blocks_per_tile):
-            tile = slice(start, start + blocks_per_tile)
+        uniform = _uniform(blocks, rule=rule, generator=generator)
+        for tile in _tiles(len(blocks), at_once=rows_per_tile // open_positions):
             logits = head(states[tile][masked[tile]]).float()
             normaliser = log_normaliser(logits)
             logits[:, rule.mask_token_id] = -torch.inf
             best, tokens = (column.squeeze(1) for column in largest(logits, 1))
-            if rule.temperature > 0:
-                tokens = _sample(logits, rule=rule, generator=generator)
+            if uniform is not None:
+                tokens = _sample(logits, uniform[tile][masked[tile]], rule=rule)
             chosen = _most_confident(best - normaliser.squeeze(1), masked[tile], count=count)
             recorder.record(t, tile, logits, normaliser, masked[tile], chosen)
             # Row order of a boolean index is the order in which the rows were picked.
             blocks[tile][chosen] = tokens[chosen[masked[tile]]]
             commit_pass[tile][chosen] = t
         masked = masked & (commit_pass == 0)
+        open_positions -= count
     return Trajectory(blocks, commit_pass, recorder.top_ids, recorder.top_logp)
 
 
-def _sample(logits: Tensor, *, rule: CommitRule, generator: torch.Generator | None) -> Tensor:
-    """One token a row from the tempered distribution over legal tokens. [R] int64."""
-    probabilities = (logits / rule.temperature).softmax(dim=-1)
-    return torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
+def _tiles(count: int, *, at_once: int) -> Iterator[slice]:
+    """``count`` blocks, ``at_once`` (but at least one) at a time."""
+    at_once = max(at_once, 1)
+    return (slice(start, start + at_once) for start in range(0, count, at_once))
+
+
+def _uniform(
+    blocks: Tensor, *, rule: CommitRule, generator: torch.Generator | None
+) -> Tensor | None:
+    """A number in [0, 1) for each position, [N, B]; None when nothing is sampled.
+
+    Drawn for all blocks at once, so that what is sampled does not depend on the tiles.
+    """
+    if rule.temperature == 0:
+        return None
+    draw: Tensor = torch.rand(
+        blocks.shape, dtype=torch.float64, generator=generator, device=blocks.device
+    )
+    return draw
+
+
+def _sample(logits: Tensor, uniform: Tensor, *, rule: CommitRule) -> Tensor:
+    """One token a row from the tempered distribution over legal tokens. [R] int64.
+
+    The first token whose cumulative probability exceeds ``uniform`` [R] of the whole.
+    """
+    mass = (logits / rule.temperature).softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
+    total = mass[:, -1]
+    # Rounding must not take the product up to the whole, which no token exceeds.
+    threshold = torch.minimum(uniform * total, total.nextafter(torch.zeros_like(total)))
+    return torch.searchsorted(mass, threshold[:, None], right=True).squeeze(1)
 
 
 def _most_confident(confidence: Tensor, masked: Tensor, *, count: int) -> Tensor:

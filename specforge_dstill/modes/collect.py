@@ -75,6 +75,7 @@ class Collector:
             steps=self.options.steps,
             rule=commit_rule(self.options.collect, mask_token_id=self.drafter.mask_token_id),
             generator=self._generator(sample_id, head.device),
+            rows_per_tile=self.options.rows_per_tile,
         )
         return SampleRecord(
             sample_id=sample_id,

@@ -157,6 +157,7 @@ def rollout_blocks(
     rule: CommitRule,
     generator: torch.Generator | None = None,
     blocks_per_pass: int = 512,
+    rows_per_tile: int = 1024,
 ) -> Trajectory:
     """Refine the blocks of one sample; the context is projected once for all of them.
 
@@ -164,6 +165,7 @@ def rollout_blocks(
         hidden_states: [S, L * H] of the sample.
         anchors, anchor_ids: [N] int64, positions and tokens of the anchors.
         blocks_per_pass: how many blocks are refined together, whatever N is.
+        rows_per_tile: rows through the LM head at once.
     """
     context, features, head = ContextCache(), hidden_states[None], drafter.head()
     parts = []
@@ -186,6 +188,7 @@ def rollout_blocks(
                 steps=steps,
                 rule=rule,
                 generator=generator,
+                rows_per_tile=rows_per_tile,
             )
         )
     return Trajectory.cat(parts)
