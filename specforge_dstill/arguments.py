@@ -33,6 +33,14 @@ def positive(text: str) -> int:
     return value
 
 
+def natural(text: str) -> int:
+    """An option's whole number of 0 or more."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
+    return value
+
+
 def json_object(text: str) -> dict[str, Any]:
     """An option's JSON object."""
     try:

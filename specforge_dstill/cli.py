@@ -43,6 +43,11 @@ VERBS = {
         "write the target's hidden states for those answers",
         "capture --conversations answers.jsonl",
     ),
+    "inspect": Verb(
+        "specforge_dstill.verbs.inspect",
+        "show what is in a feature cache or a trajectory store",
+        "inspect --config dstill.yaml trajectories",
+    ),
     "evaluate": Verb(
         "specforge_dstill.verbs.evaluate",
         "measure how many tokens the target accepts",

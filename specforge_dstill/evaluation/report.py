@@ -15,6 +15,7 @@ from typing import Any
 
 from specforge_dstill.evaluation.replay import Walk, acceptance_by_position, mean_acceptance
 from specforge_dstill.maths.acceptance import recovery
+from specforge_dstill.table import text_table
 
 FORMAT = 1
 TEACHER, STUDENT = "teacher", "student"
@@ -99,13 +100,7 @@ class Report:
 
     def text(self) -> str:
         """The table in plain text, names to the left and numbers to the right."""
-        lines = [self.header(), *self.rows()]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        lines.insert(1, ["-" * width for width in widths])
-        return "\n".join(
-            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
-            for line in lines
-        )
+        return text_table(self.header(), self.rows())
 
     def to_json(self) -> str:
         """The whole report; :func:`report_from_json` gives it back."""

@@ -1,0 +1,235 @@
+"""What is in a trajectory store, and one block of it as a picture."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from specforge_dstill.console import say
+from specforge_dstill.data.progress import Progress
+from specforge_dstill.errors import UserError
+from specforge_dstill.evaluation.refinement import Refinement, most_telling, refinement
+from specforge_dstill.evaluation.statistics_text import (
+    acceptance_table,
+    position_table,
+    statistics_json,
+)
+from specforge_dstill.evaluation.trajectory_statistics import TrajectoryStatistics
+from specforge_dstill.files import writing
+from specforge_dstill.table import byte_text, wrapped
+from specforge_dstill.trajectory_store import SampleRecord, TrajectoryStore
+from specforge_dstill.verbs.references import Name, References, Sources
+
+_SETTINGS = (
+    *("block_size", "steps", "top_k", "record", "commit", "temperature", "mask_token_id"),
+    *("vocab_size", "max_length", "anchors_per_sample", "seed", "logp_dtype", "shard_size"),
+    "teacher_hash",
+)
+#: Samples that are searched for a block worth a picture.
+_SEARCHED = 200
+_PIPE_WIDTH = 120
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One block of a store."""
+
+    record: SampleRecord
+    block: int
+    refined: Refinement
+
+    @property
+    def title(self) -> str:
+        """Where the block is and, against a reference, how it fared."""
+        place = f"{self.record.sample_id}, block {self.block}"
+        title = f"{place}: anchor at token {int(self.record.anchors[self.block])}"
+        if not self.refined.has_reference:
+            return title
+        return f"{title}, {self.refined.accepted} of {self.refined.block_size} tokens accepted"
+
+
+@dataclass(frozen=True)
+class StoreInspection:
+    """An open store with what may be looked up beside it."""
+
+    path: str
+    store: TrajectoryStore
+    references: References | None
+    sources: Sources
+
+    @classmethod
+    def of(cls, path: str, sources: Sources) -> StoreInspection:
+        """Open the store. UserError as the store's own, or when a named cache does not fit."""
+        store = TrajectoryStore.open(path)
+        first = next(iter(store.sample_ids), None)
+        record = None if first is None else store[first]
+        return cls(path, store, sources.references(store.identity, record), sources)
+
+    def statistics(self, limit: int | None) -> TrajectoryStatistics:
+        """Over the first ``limit`` samples, read one after the other."""
+        identity = self.store.identity
+        total = TrajectoryStatistics.none(block_size=identity.block_size, steps=identity.steps)
+        chosen = self.store.sample_ids[:limit]
+        with Progress("inspect", total=len(chosen)) as progress:
+            for sample_id in chosen:
+                record = self.store[sample_id]
+                total = total + TrajectoryStatistics.of(
+                    record.trajectory, steps=identity.steps, reference=self._reference(record)
+                )
+                progress.advance()
+        return total
+
+    def choose(self, sample_id: str | None, block: int | None) -> Chosen:
+        """The block to be drawn; what is left open becomes the first with something to see.
+
+        Raises:
+            UserError: there is no such sample or block.
+        """
+        if sample_id is not None and sample_id not in self.store:
+            first = next(iter(self.store.sample_ids), "none")
+            raise UserError(f"{self.path}: has no sample {sample_id}; its first is {first}")
+        ids = self.store.sample_ids if sample_id is None else (sample_id,)
+        if block is not None:
+            records = (self.store[each] for each in ids)
+            found = next((r for r in records if len(r.anchors) > block), None)
+            if found is None:
+                where = "any sample" if sample_id is None else sample_id
+                most = "" if sample_id is None else f": it has {len(self.store[ids[0]].anchors)}"
+                raise UserError(f"{self.path}: no block {block} (from 0) in {where}{most}")
+            return self._chosen(found, block)
+        fallback = None
+        for record in (self.store[each] for each in islice(ids, _SEARCHED)):
+            if len(record.anchors) == 0:
+                continue
+            fallback = fallback or record
+            telling = most_telling(record.trajectory, self._reference(record))
+            if telling is not None:
+                return self._chosen(record, telling)
+        if fallback is None:
+            raise UserError(f"{self.path}: no blocks in its first {_SEARCHED} samples")
+        return self._chosen(fallback, 0)
+
+    def summary(self) -> dict[str, Any]:
+        """Settings and counts."""
+        manifest = self.store.manifest
+        settings = manifest.plan.settings()
+        return {
+            "path": self.path,
+            "kind": "trajectory store",
+            "settings": {name: settings[name] for name in _SETTINGS},
+            "versions": [dict(versions) for versions in manifest.versions],
+            "samples": manifest.plan.samples,
+            "blocks": manifest.total_blocks,
+            "shards": len(manifest.shards),
+            "bytes": manifest.total_bytes,
+        }
+
+    def _reference(self, record: SampleRecord) -> Any:
+        return None if self.references is None else self.references.blocks(record)
+
+    def _chosen(self, record: SampleRecord, block: int) -> Chosen:
+        refined = refinement(
+            record.trajectory,
+            block,
+            steps=self.store.identity.steps,
+            reference=self._reference(record),
+        )
+        return Chosen(record, block, refined)
+
+
+def print_summary(summary: dict[str, Any]) -> None:
+    """Settings and counts as lines."""
+    samples, blocks = summary["samples"], summary["blocks"]
+    print(f"{summary['path']}: {summary['kind']}")
+    print(
+        f"  {samples:,} samples, {blocks:,} blocks, {byte_text(summary['bytes'])} in "
+        f"{summary['shards']:,} shards"
+    )
+    print(wrapped(f"{name} {value}" for name, value in summary["settings"].items()))
+
+
+def print_statistics(found: TrajectoryStatistics) -> None:
+    """The tables."""
+    print(f"\n{int(found.blocks):,} blocks, by position:\n")
+    print(position_table(found))
+    if found.accepted.sum():
+        print(f"\nendpoint against the reference: {found.acceptance:.2f} tokens accepted, anchor")
+        print("included, over text that the target wrote (teacher-forced, not decoded)")
+        if found.root_accepted.sum():
+            print(f"first pass's most probable tokens: {found.root_acceptance:.2f}")
+        print(f"\n{acceptance_table(found)}")
+
+
+def print_picture(chosen: Chosen, name: Name) -> None:
+    """In colour on a terminal, in plain characters in a pipe or file."""
+    import shutil
+
+    from rich.console import Console
+
+    from specforge_dstill.evaluation.refinement_text import draw_text
+
+    width = shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns
+    print(f"{chosen.title}\n")
+    Console(file=sys.stdout, highlight=False).print(
+        draw_text(chosen.refined, name, width=width), soft_wrap=True, end=""
+    )
+
+
+def save_figure(chosen: Chosen, name: Name, path: Path) -> None:
+    """The picture as a figure. UserError when the file cannot be written."""
+    from specforge_dstill.evaluation.refinement_plot import plot_refinement
+
+    try:
+        with writing(path):
+            plot_refinement(chosen.refined, name, path, title=chosen.title)
+    except ValueError as error:
+        raise UserError(f"--png {path}: {error}") from error
+    say(f"wrote {path}")
+
+
+def inspect_store(
+    path: str,
+    sources: Sources,
+    *,
+    limit: int | None,
+    sample: str | None,
+    block: int | None,
+    png: Path | None,
+    as_json: bool,
+) -> None:
+    """Print what was asked for: one block, or the whole store and its most telling block."""
+    inspection = StoreInspection.of(path, sources)
+    one = sample is not None or block is not None or png is not None
+    if one:
+        chosen, name = inspection.choose(sample, block), sources.name()
+        if as_json:
+            print(json.dumps(_block_json(chosen, name), ensure_ascii=False, indent=1))
+        else:
+            print_picture(chosen, name)
+        if png is not None:
+            save_figure(chosen, name, png)
+        return
+    summary, found = inspection.summary(), inspection.statistics(limit)
+    if as_json:
+        content = {**summary, "statistics": statistics_json(found)}
+        print(json.dumps(content, ensure_ascii=False, indent=1))
+        return
+    print_summary(summary)
+    print_statistics(found)
+    if found.blocks:
+        print()
+        print_picture(inspection.choose(None, None), sources.name())
+
+
+def _block_json(chosen: Chosen, name: Name) -> dict[str, Any]:
+    texts = {token: name(token) for token in chosen.refined.tokens()}
+    return {
+        "sample_id": chosen.record.sample_id,
+        "block": chosen.block,
+        "anchor": int(chosen.record.anchors[chosen.block]),
+        **chosen.refined.to_json(texts),
+    }
