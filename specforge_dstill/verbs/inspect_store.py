@@ -21,8 +21,9 @@ from specforge_dstill.evaluation.statistics_text import (
 from specforge_dstill.evaluation.trajectory_statistics import TrajectoryStatistics
 from specforge_dstill.files import writing
 from specforge_dstill.table import byte_text, wrapped
-from specforge_dstill.trajectory_store import SampleRecord, TrajectoryStore
+from specforge_dstill.trajectory_store import SampleRecord, TrajectoryReader, open_store
 from specforge_dstill.verbs.references import Name, References, Sources
+from specforge_dstill.verbs.unfinished_store import UnfinishedStore, unfinished_plan
 
 _SETTINGS = (
     *("block_size", "steps", "top_k", "record", "commit", "temperature", "mask_token_id"),
@@ -57,14 +58,15 @@ class StoreInspection:
     """An open store with what may be looked up beside it."""
 
     path: str
-    store: TrajectoryStore
+    store: TrajectoryReader
     references: References | None
     sources: Sources
 
     @classmethod
     def of(cls, path: str, sources: Sources) -> StoreInspection:
         """Open the store. UserError as the store's own, or when a named cache does not fit."""
-        store = TrajectoryStore.open(path)
+        plan = unfinished_plan(path)
+        store = open_store(path) if plan is None else UnfinishedStore(Path(path), plan)
         first = next(iter(store.sample_ids), None)
         record = None if first is None else store[first]
         return cls(path, store, sources.references(store.identity, record), sources)
@@ -120,11 +122,14 @@ class StoreInspection:
         return {
             "path": self.path,
             "kind": "trajectory store",
+            "complete": len(manifest.shards) == manifest.plan.shards,
             "settings": {name: settings[name] for name in _SETTINGS},
             "versions": [dict(versions) for versions in manifest.versions],
-            "samples": manifest.plan.samples,
+            "samples": len(self.store),
+            "planned_samples": manifest.plan.samples,
             "blocks": manifest.total_blocks,
             "shards": len(manifest.shards),
+            "planned_shards": manifest.plan.shards,
             "bytes": manifest.total_bytes,
         }
 
@@ -143,11 +148,15 @@ class StoreInspection:
 
 def print_summary(summary: dict[str, Any]) -> None:
     """Settings and counts as lines."""
-    samples, blocks = summary["samples"], summary["blocks"]
     print(f"{summary['path']}: {summary['kind']}")
+    if not summary["complete"]:
+        print(
+            f"  its collection is not finished: {summary['shards']:,} of "
+            f"{summary['planned_shards']:,} shards are there"
+        )
     print(
-        f"  {samples:,} samples, {blocks:,} blocks, {byte_text(summary['bytes'])} in "
-        f"{summary['shards']:,} shards"
+        f"  {summary['samples']:,} samples, {summary['blocks']:,} blocks, "
+        f"{byte_text(summary['bytes'])} in {summary['shards']:,} shards"
     )
     print(wrapped(f"{name} {value}" for name, value in summary["settings"].items()))
 
