@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from specforge_dstill.console import ReportedError, report
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import make_folder
+from specforge_dstill.options import TEACHER_OPTION
 
 if TYPE_CHECKING:
     from specforge.application import ResolvedRun
@@ -113,8 +114,12 @@ def for_role(config: Config, role: str) -> Config:
     return type(config).model_validate(raw)
 
 
-def check_inputs(config: Config) -> None:
-    """UserError for a cache, checkpoint or config that the run names and that is not there."""
+def check_inputs(config: Config, *, teacher: str | None = None) -> None:
+    """UserError for a cache, checkpoint or config that the run names and that is not there.
+
+    Args:
+        teacher: ``dstill.student.teacher`` where the run needs one.
+    """
     for key in ("hidden_states_path", "eval_hidden_states_path"):
         folder = getattr(config.data, key)
         if not folder:
@@ -133,6 +138,7 @@ def check_inputs(config: Config) -> None:
         "model.target_model_path": config.model.target_model_path,
         "model.draft_model_config": config.model.draft_model_config,
         "model.draft_checkpoint_path": config.model.draft_checkpoint_path,
+        TEACHER_OPTION: teacher,
     }
     for key, value in named.items():
         if value and _is_local(value) and not Path(value).expanduser().exists():

@@ -12,6 +12,10 @@ from specforge_dstill.validation import dotted_keys, explain
 
 Scalar = bool | int | float | str | None
 
+# `dstill.trajectories: online`: no store; the teacher rolls out blocks in the student's step.
+ONLINE = "online"
+TEACHER_OPTION = "dstill.student.teacher"
+
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -74,6 +78,12 @@ class StudentOptions(Section):
     mismatch_decay: float | None = Field(
         None, gt=0, lt=1, description="beta: the further fall of that weight; null: none"
     )
+    teacher: str | None = Field(
+        None,
+        min_length=1,
+        description="the checkpoint that rolls out, with trajectories: online; "
+        "null: model.draft_checkpoint_path",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> StudentOptions:
@@ -94,7 +104,10 @@ class DstillOptions(Section):
 
     steps: int = Field(8, ge=1, description="K, the passes of the teacher; at most block_size - 1")
     trajectories: str = Field(
-        "trajectories", min_length=1, description="folder of the trajectory store"
+        "trajectories",
+        min_length=1,
+        description="folder of the trajectory store; online: none, the teacher rolls out blocks "
+        "in the student's step",
     )
     blocks_per_group: int = Field(
         8, ge=1, description="blocks that attend at once: bounds the attention's memory"
@@ -106,14 +119,41 @@ class DstillOptions(Section):
     collect: CollectOptions = CollectOptions()
     student: StudentOptions = StudentOptions()
 
+    @model_validator(mode="after")
+    def _teacher_needs_online(self) -> DstillOptions:
+        if self.student.teacher is not None and not self.online:
+            raise ValueError(
+                f"{TEACHER_OPTION} needs dstill.trajectories: online; a store names its teacher"
+            )
+        return self
+
+    @property
+    def online(self) -> bool:
+        """Whether trajectories are made in the student's step instead of read from a store."""
+        return self.trajectories == ONLINE
+
+    def taught_by(self, checkpoint: str | None) -> DstillOptions:
+        """With the teacher of online trajectories at ``checkpoint``, unless one is named."""
+        if not self.online or self.student.teacher is not None:
+            return self
+        student = self.student.model_copy(update={"teacher": checkpoint})
+        return self.model_copy(update={"student": student})
+
     def flat(self) -> dict[str, Scalar]:
         """Every option under its dotted name, `dstill.student.alpha`."""
         return _flatten(self.model_dump(), "dstill.")
 
     def contract(self, section: str) -> dict[str, Scalar]:
-        """What must stay the same when a run of that stage resumes: K and the stage's options."""
+        """What must stay the same when a run of that stage resumes: K and the stage's options.
+
+        Without the teacher's path: a teacher is known by its weights, wherever they lie.
+        """
         wanted = f"dstill.{section}."
-        options = {name: value for name, value in self.flat().items() if name.startswith(wanted)}
+        options = {
+            name: value
+            for name, value in self.flat().items()
+            if name.startswith(wanted) and name != TEACHER_OPTION
+        }
         return {"dstill.steps": self.steps, **options}
 
 

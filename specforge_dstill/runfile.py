@@ -18,7 +18,12 @@ from pydantic import ValidationError
 
 from specforge_dstill.errors import UserError
 from specforge_dstill.mode_names import ALL_MODES, check_mode
-from specforge_dstill.options import DstillOptions, option_keys, parse_options
+from specforge_dstill.options import (
+    TEACHER_OPTION,
+    DstillOptions,
+    option_keys,
+    parse_options,
+)
 from specforge_dstill.validation import dotted_keys, explain, field_at, submodel, unknown_option
 
 if TYPE_CHECKING:
@@ -46,11 +51,19 @@ class RunFile:
     explicit: frozenset[str]
 
     @property
+    def teacher(self) -> str | None:
+        """The checkpoint that rolls out in this run's steps; None where none does."""
+        rolls_out = self.mode == "dstill_student" and self.options.online
+        return self.options.student.teacher if rolls_out else None
+
+    @property
     def note(self) -> str | None:
         """What of the file does not count in this run, in one line."""
         start, resumed = self.config.model.draft_checkpoint_path, self.config.training.resume_from
         if resumed is None or start or "model.draft_checkpoint_path" not in self.explicit:
             return None
+        if self.teacher is not None and TEACHER_OPTION not in self.explicit:
+            return f"resuming from {resumed}: model.draft_checkpoint_path names the teacher only"
         return f"resuming from {resumed}: model.draft_checkpoint_path is not read"
 
 
@@ -139,10 +152,14 @@ def _resolve(
         # Stages share an output folder; their checkpoints must not.
         merged["run_id"] = mode
     _check_sections(merged, Config)
+    start = (merged.get("model") or {}).get("draft_checkpoint_path")
     if mode != "dstill_collect":
         merged = _resume_before_start(merged, over)
     merged["training"] = {**(merged.get("training") or {}), "strategy": mode}
     options = parse_options(merged.pop("dstill", None), keys=keys)
+    if mode == "dstill_student" and isinstance(start, str):
+        # Now, because a run that resumes no longer names what it started from.
+        options = options.taught_by(start)
     try:
         config = Config.model_validate(migrate_legacy_config(merged))
     except ValidationError as error:

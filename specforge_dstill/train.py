@@ -104,7 +104,7 @@ def _train(args: argparse.Namespace) -> int:
     if args.plan:
         print(plan.render())
         return DONE
-    check_inputs(config)
+    check_inputs(config, teacher=run.teacher)
     if plan.kind != "worker":
         from specforge.launch_plan import run_commands
 

@@ -105,6 +105,7 @@ def test_an_unknown_key_like_no_other_gets_no_suggestion() -> None:
         ({"student": {"mismatch_decay": 0.5}}, "needs dstill.student.first_mismatch_weight"),
         ({"student": {"p_root_warmup": 0.7, "p_root_cooldown": 0.3}}, "must stay below 1"),
         ({"collect": {"temperature": 0.7}}, "needs dstill.collect.commit: sampled"),
+        ({"student": {"teacher": "x"}}, "needs dstill.trajectories: online"),
     ],
 )
 def test_cross_checks(section: dict[str, Any], part: str) -> None:
@@ -134,3 +135,5 @@ def test_a_stages_contract_holds_its_own_options_and_k() -> None:
     assert contract["dstill.steps"] == 4
     assert "dstill.student.p_root_end" in contract
     assert not any("collect" in name or "rows_per_tile" in name for name in contract)
+    # A teacher is known by its weights, not by where they lie.
+    assert "dstill.student.teacher" not in contract

@@ -75,6 +75,22 @@ def test_a_modes_part_reaches_every_section(tmp_path: Path) -> None:
     assert load(tmp_path, BASE).config.model.draft_checkpoint_path is None
 
 
+def test_the_teacher_of_an_online_student_survives_a_resume(tmp_path: Path) -> None:
+    """SpecForge takes no start beside a resume; what rolls out is still what the file names."""
+    online = "dstill.trajectories=online"
+    resume = "training.resume_from=./out"
+    for words in ((online,), (online, resume)):
+        run = load(tmp_path, BASE, *words, mode="dstill_student")
+        assert run.teacher == run.options.student.teacher == "./teacher"
+    assert run.config.model.draft_checkpoint_path is None
+    named = load(
+        tmp_path, BASE, online, resume, "dstill.student.teacher=other", mode="dstill_student"
+    )
+    assert named.teacher == "other"
+    assert load(tmp_path, BASE, mode="dstill_student").teacher is None
+    assert load(tmp_path, BASE, online, mode="dstill_teacher").teacher is None
+
+
 def test_overrides_reach_our_options(tmp_path: Path) -> None:
     run = load(
         tmp_path,

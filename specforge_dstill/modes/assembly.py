@@ -20,15 +20,12 @@ from specforge_dstill.modes.agreement import agreed
 from specforge_dstill.modes.checkpoints import load_draft_weights
 from specforge_dstill.modes.checks import (
     check_options,
-    check_samples,
-    check_store,
     check_top_k,
     warn_of_vocabulary,
 )
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.feature_source import FEATURES
 from specforge_dstill.options import DstillOptions
-from specforge_dstill.trajectory_store import open_store
 
 
 def build_drafter(
@@ -60,12 +57,8 @@ def build_drafter(
         logit_softcap=logit_softcap(target_config),
     )
     warn_of_vocabulary(drafter)
-    if mode == "dstill_collect":
+    if mode == "dstill_collect" or (mode == "dstill_student" and options.online):
         check_top_k(options, drafter)
-    if mode == "dstill_student":
-        store = open_store(options.trajectories)
-        check_store(store, config, options, drafter)
-        check_samples(store, list_samples(config.data.hidden_states_path))
     return replace(parts, model=drafter)
 
 

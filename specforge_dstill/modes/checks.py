@@ -9,7 +9,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.maths.reveal_schedule import check_steps
 from specforge_dstill.modes.checkpoints import weights_hash
 from specforge_dstill.modes.drafter import BlockDrafter
-from specforge_dstill.options import DstillOptions
+from specforge_dstill.options import TEACHER_OPTION, DstillOptions
 from specforge_dstill.trajectory_store import TrajectoryReader
 
 # SpecForge's options of the DFlash objective, and what takes their place in our modes.
@@ -31,11 +31,27 @@ def check_options(config: Any, options: DstillOptions, *, mode: str, block_size:
                 f"training.{name} belongs to --mode dflash and would be ignored by {mode}; "
                 f"remove it, its place is taken by {replacement}"
             )
-    if mode == "dstill_student" and config.data.eval_hidden_states_path:
+    if mode == "dstill_student" and not options.online and config.data.eval_hidden_states_path:
         raise UserError(
             "data.eval_hidden_states_path: dstill_student learns from trajectories, and there are "
             "none of other samples; remove it together with training.eval_interval, and score the "
             "drafter with: specforge-dstill evaluate"
+        )
+    _check_checkpoints(config, options, mode=mode)
+
+
+def _check_checkpoints(config: Any, options: DstillOptions, *, mode: str) -> None:
+    """Refuse a mode without the checkpoints that it is made from, or without its store."""
+    if mode == "dstill_collect" and options.online:
+        raise UserError(
+            "dstill.trajectories: online has no store to collect into; run --mode dstill_student "
+            "without collecting, or name a folder"
+        )
+    if mode == "dstill_student" and options.online and not options.student.teacher:
+        raise UserError(
+            "dstill.trajectories: online needs the teacher in every run: set "
+            f"{TEACHER_OPTION} (or model.draft_checkpoint_path) to the output folder of "
+            "--mode dstill_teacher"
         )
     starts = config.model.draft_checkpoint_path or config.training.resume_from
     if mode == "dstill_collect" and not config.model.draft_checkpoint_path:

@@ -13,20 +13,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from specforge.training.assembly import build_model_bundle
 from torch import distributed
 
 from specforge_dstill.data.feature_files import load_features
 from specforge_dstill.data.progress import Progress
 from specforge_dstill.maths.anchors import draw_anchors
-from specforge_dstill.maths.rollout import CommitRule
 from specforge_dstill.modes.assembly import list_samples
+from specforge_dstill.modes.block_step import Sample
 from specforge_dstill.modes.checkpoints import weights_hash
-from specforge_dstill.modes.drafter import BlockDrafter, rollout_blocks
+from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.draws import sample_generator
-from specforge_dstill.options import CollectOptions, DstillOptions
-from specforge_dstill.token_hash import token_hash
+from specforge_dstill.modes.refine import Refiner
+from specforge_dstill.options import DstillOptions
 from specforge_dstill.trajectory_store import (
     SampleRecord,
     StoreIdentity,
@@ -59,47 +58,23 @@ class Collector:
     def record(self, sample_id: str) -> SampleRecord:
         """The trajectories of one sample, a pure function of teacher, sample, options and seed."""
         features = load_features(self.folder / sample_id)
-        input_ids = features["input_ids"][: self.max_length]
-        loss_mask = features["loss_mask"][: self.max_length]
-        head = self.drafter.lm_head.weight
+        sample = Sample(
+            sample_id,
+            input_ids=features["input_ids"][: self.max_length],
+            loss_mask=features["loss_mask"][: self.max_length],
+        )
         anchors = draw_anchors(
-            loss_mask,
+            sample.loss_mask,
             count=self.options.collect.anchors_per_sample,
             generator=sample_generator(self.seed, sample_id, "anchors"),
         )
-        trajectory = rollout_blocks(
-            self.drafter,
-            features["hidden_states"][: self.max_length].to(head),
-            anchors.to(head.device),
-            input_ids[anchors].to(head.device),
-            steps=self.options.steps,
-            rule=commit_rule(self.options.collect, mask_token_id=self.drafter.mask_token_id),
-            generator=self._generator(sample_id, head.device),
-            rows_per_tile=self.options.rows_per_tile,
-        )
-        return SampleRecord(
-            sample_id=sample_id,
-            token_hash=token_hash(input_ids),
-            length=len(input_ids),
-            anchors=anchors,
-            trajectory=trajectory.to("cpu"),
-        )
+        hidden_states = features["hidden_states"][: self.max_length]
+        return self._refine(sample, hidden_states, anchors, commit_key="commit")
 
-    def _generator(self, sample_id: str, device: torch.device) -> torch.Generator | None:
-        if self.options.collect.commit == "greedy":
-            return None
-        key = sample_generator(self.seed, sample_id, "commit").initial_seed()
-        return torch.Generator(device).manual_seed(key)
-
-
-def commit_rule(options: CollectOptions, *, mask_token_id: int) -> CommitRule:
-    """The rule that the ``dstill.collect`` options describe."""
-    return CommitRule(
-        mask_token_id=mask_token_id,
-        top_k=options.top_k,
-        every_pass=options.record == "full",
-        temperature=options.temperature if options.commit == "sampled" else 0.0,
-    )
+    @property
+    def _refine(self) -> Refiner:
+        every_pass = self.options.collect.record == "full"
+        return Refiner(self.drafter, self.options, self.seed, every_pass)
 
 
 def run_collect(resolved: ResolvedRun, options: DstillOptions) -> None:

@@ -23,18 +23,24 @@ from specforge.algorithms.registry import AlgorithmRegistration, AlgorithmRegist
 from torch import nn
 
 from specforge_dstill.mode_names import DSTILL_MODES
+from specforge_dstill.modes.agreement import agreed
 from specforge_dstill.modes.assembly import build_drafter
 from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.checkpoints import build_draft
+from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.feature_source import collator, reader_for
-from specforge_dstill.modes.student import student_strategy
+from specforge_dstill.modes.records import RecordSource, record_source
+from specforge_dstill.modes.student import strategy_from
 from specforge_dstill.modes.teacher import teacher_strategy
 from specforge_dstill.options import DstillOptions
-from specforge_dstill.trajectory_store import open_store
 
-# Modes that can learn from features as a capture server streams them. The others join records
-# by sample, which needs a cache.
-STREAMING_MODES = ("dstill_teacher",)
+
+def streams(mode: str, options: DstillOptions) -> bool:
+    """Whether a mode can learn from features as a capture server streams them.
+
+    A collection and a student that reads one join records by sample, which needs a cache.
+    """
+    return mode == "dstill_teacher" or (mode == "dstill_student" and options.online)
 
 
 def registry(options: DstillOptions) -> AlgorithmRegistry:
@@ -46,15 +52,15 @@ def registry(options: DstillOptions) -> AlgorithmRegistry:
 
 
 def _registration(mode: str, options: DstillOptions) -> AlgorithmRegistration:
-    return make_registration(_spec(mode), _providers(mode, options))
+    return make_registration(_spec(mode, options), _providers(mode, options))
 
 
-def _spec(mode: str) -> AlgorithmSpec:
+def _spec(mode: str, options: DstillOptions) -> AlgorithmSpec:
     spec = algorithm_spec()
     contracts = tuple(
         contract
         for contract in spec.feature_contracts
-        if contract.mode is FeatureMode.OFFLINE or mode in STREAMING_MODES
+        if contract.mode is FeatureMode.OFFLINE or streams(mode, options)
     )
     capabilities = spec.capabilities
     if mode == "dstill_collect":
@@ -74,22 +80,44 @@ def _providers(mode: str, options: DstillOptions) -> AlgorithmProviders:
         replace(provider, build_collator=collator) for provider in dflash.server_streaming
     )
 
+    source = _Source(options)
+
     def build_training_model(config: Any, draft: Any, draft_config: Any, *rest: Any) -> Any:
-        return build_drafter(config, draft, draft_config, *rest, mode=mode, options=options)
+        parts = build_drafter(config, draft, draft_config, *rest, mode=mode, options=options)
+        if mode == "dstill_student":
+            agreed(lambda: source.find(config, draft_config, parts.model))
+        return parts
 
     return replace(
         dflash,
         algorithm_name=mode,
-        step=_step_provider(mode, options),
+        step=_step_provider(mode, options, source),
         model=replace(
             dflash.model, build_draft=build_draft, build_training_model=build_training_model
         ),
         offline=offline,
-        server_streaming=streaming if mode in STREAMING_MODES else (),
+        server_streaming=streaming if streams(mode, options) else (),
     )
 
 
-def _step_provider(mode: str, options: DstillOptions) -> StepProvider:
+class _Source:
+    """Where a student run's records come from: found once, with the drafter, for later hooks."""
+
+    def __init__(self, options: DstillOptions) -> None:
+        self._options = options
+        self._found: RecordSource | None = None
+
+    def find(self, config: Any, draft_config: Any, drafter: BlockDrafter) -> None:
+        """Open the store, or load the teacher."""
+        self._found = record_source(config, draft_config, drafter, self._options)
+
+    @property
+    def records(self) -> RecordSource:
+        assert self._found is not None, "SpecForge builds the training model first"
+        return self._found
+
+
+def _step_provider(mode: str, options: DstillOptions, source: _Source) -> StepProvider:
     """How a step is built, and what a resumed run must share with the run that it continues."""
     section = mode.removeprefix("dstill_")
 
@@ -101,19 +129,17 @@ def _step_provider(mode: str, options: DstillOptions) -> StepProvider:
         }
 
     def resume_contract(_config: Any, draft: Any, drafter: Any) -> dict[str, Any]:
-        contract = {
+        contract: dict[str, Any] = {
             "dstill_block_size": drafter.block_size,
             "dstill_mask_token_id": drafter.mask_token_id,
             "dstill_target_layer_ids": tuple(draft.target_layer_ids),
         }
         if mode == "dstill_student":
-            # A resumed run no longer names the teacher, so its store cannot be checked against it.
-            store = open_store(options.trajectories)
-            contract["dstill_store_digest"] = store.digest
+            contract |= source.records.contract()
         return contract
 
     return StepProvider(
-        build=_builder(mode, options),
+        build=_builder(mode, options, source),
         options=step_options,
         resume_contract=resume_contract,
         allowed_missing_checkpoint_keys=no_missing_checkpoint_keys,
@@ -121,14 +147,13 @@ def _step_provider(mode: str, options: DstillOptions) -> StepProvider:
     )
 
 
-def _builder(mode: str, options: DstillOptions) -> Callable[..., Any]:
+def _builder(mode: str, options: DstillOptions, source: _Source) -> Callable[..., Any]:
     def build(
         model: nn.Module, *, seed: int, num_anchors: int, target_head: Any = None, **_: Any
     ) -> Any:
         step = BlockStep(model, options)
         if mode == "dstill_student":
-            store = open_store(options.trajectories)
-            return student_strategy(step, store, num_anchors=num_anchors, seed=seed)
+            return strategy_from(step, source.records, num_anchors=num_anchors, seed=seed)
         return teacher_strategy(step, num_anchors=num_anchors, seed=seed)
 
     return build

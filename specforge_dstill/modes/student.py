@@ -21,6 +21,7 @@ from specforge_dstill.maths.trajectory_weights import agreement_weights
 from specforge_dstill.modes.block_batch import SampleBlocks
 from specforge_dstill.modes.block_step import BlockStep, Sample, draft_weights, samples_of
 from specforge_dstill.modes.draws import sample_generator
+from specforge_dstill.modes.records import RecordSource, StoredRecords
 from specforge_dstill.options import StudentOptions
 from specforge_dstill.trajectory_store import SampleRecord, TrajectoryReader
 
@@ -104,13 +105,13 @@ class StudentStrategy(DraftTrainStrategy):
         step: BlockStep,
         draw: StudentDraw,
         *,
-        store: TrajectoryReader,
+        records: RecordSource,
         schedule: RootSchedule,
         seed: int,
     ) -> None:
         self._step = step
         self._draw = draw
-        self._store = store
+        self._records = records
         self._schedule = schedule
         self._seed = seed
 
@@ -120,11 +121,12 @@ class StudentStrategy(DraftTrainStrategy):
     def forward_loss(self, batch: TrainBatch, ctx: StepContext | None = None) -> StepOutput:
         self.validate_batch(batch)
         p_root = self._schedule.p_root(progress_of(ctx))
+        hidden_states = batch.tensors["hidden_states"]
         drawn = self._draw_batch(
-            samples_of(batch), p_root=p_root, visit=ctx.global_step if ctx else 0
+            samples_of(batch), hidden_states, p_root=p_root, visit=ctx.global_step if ctx else 0
         )
         alpha = self._step.options.student.alpha
-        blocks, loss = self._step(drawn, batch.tensors["hidden_states"], alpha=alpha)
+        blocks, loss = self._step(drawn, hidden_states, alpha=alpha)
         weights = blocks.weights[blocks.supervised]
         total = weights.sum()
         rows = blocks.supervised.sum().float()
@@ -147,22 +149,23 @@ class StudentStrategy(DraftTrainStrategy):
         return draft_weights(state_dict)
 
     def _draw_batch(
-        self, samples: list[Sample], *, p_root: float, visit: int
+        self, samples: list[Sample], hidden_states: Tensor, *, p_root: float, visit: int
     ) -> list[SampleBlocks]:
         """Draw a state for every block; at the root throughout if nothing would be supervised.
 
         Algorithm 2 skips a batch of zero weight. It cannot happen at the root, where every
         recorded block has a scored position, so the batch is used there instead of wasted.
         """
+        records = self._records.records(samples, hidden_states, visit=visit)
         for probability in (p_root, 1.0):
             drawn = [
                 self._draw(
                     sample,
-                    self._store.record_for(sample.sample_id, sample.input_ids),
+                    record,
                     sample_generator(self._seed, sample.sample_id, visit),
                     p_root=probability,
                 )
-                for sample in samples
+                for sample, record in zip(samples, records, strict=True)
             ]
             if any(blocks.supervised.any() for blocks in drawn):
                 break
@@ -179,7 +182,14 @@ def progress_of(ctx: StepContext | None) -> float:
 def student_strategy(
     step: BlockStep, store: TrajectoryReader, *, num_anchors: int, seed: int
 ) -> StudentStrategy:
-    """Put Stage II together for a drafter and its teacher's trajectories."""
+    """Put Stage II together for a drafter and its teacher's store."""
+    return strategy_from(step, StoredRecords(store), num_anchors=num_anchors, seed=seed)
+
+
+def strategy_from(
+    step: BlockStep, records: RecordSource, *, num_anchors: int, seed: int
+) -> StudentStrategy:
+    """Put Stage II together for a drafter and a source of its teacher's trajectories."""
     options = step.options.student
     draw = StudentDraw(
         block_size=step.drafter.block_size,
@@ -193,4 +203,4 @@ def student_strategy(
         warmup=options.p_root_warmup,
         cooldown=options.p_root_cooldown,
     )
-    return StudentStrategy(step, draw, store=store, schedule=schedule, seed=seed)
+    return StudentStrategy(step, draw, records=records, schedule=schedule, seed=seed)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import tiny
-from tests.modes.running import Outcome, commands_on_two_ranks, train, write_run
+from tests.modes.running import ONLINE, Outcome, commands_on_two_ranks, train, write_run
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ def on_two_ranks(stages: Stages, tmp_path_factory: pytest.TempPathFactory) -> Tw
             "teacher": ["--mode", "dstill_teacher"],
             "collect": ["--mode", "dstill_collect", start],
             "student": ["--mode", "dstill_student", start, store],
+            "online": ["--mode", "dstill_student", start, *ONLINE],
             "sparse": [
                 *("--mode", "dstill_teacher", f"data.hidden_states_path={sparse}"),
                 *("training.batch_size=1", "dstill.steps=7", "output_dir=out/sparse"),

@@ -23,6 +23,8 @@ from specforge_dstill.trajectory_store import TrajectoryStore
 
 ROOT = Path(__file__).parents[2]
 ERROR = "specforge-dstill: error: "
+# A student whose teacher rolls out in its steps.
+ONLINE = ("dstill.trajectories=online", "output_dir=out/online")
 _PROCESS_GROUP = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 
 

@@ -17,6 +17,8 @@ from specforge_dstill.maths.root_schedule import RootSchedule
 from specforge_dstill.maths.trajectory import Trajectory, state_at
 from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.drafter import BlockDrafter
+from specforge_dstill.modes.records import LiveTeacher, StoredRecords
+from specforge_dstill.modes.refine import Refiner
 from specforge_dstill.modes.student import StudentDraw, StudentStrategy
 from specforge_dstill.modes.teacher import teacher_strategy
 from specforge_dstill.options import DstillOptions
@@ -186,15 +188,24 @@ class TestRollout:
             assert not any(same(after, before, block=b) for b in range(4) if b != block)
 
 
-def student_strategy_of(drafter: BlockDrafter, options: DstillOptions) -> StudentStrategy:
+def student_strategy_of(
+    drafter: BlockDrafter, options: DstillOptions, *, online: bool
+) -> StudentStrategy:
+    """A student of a store, or of a live teacher; its own random weights are not the teacher's."""
     draw = StudentDraw(tiny.BLOCK_SIZE, tiny.MASK_ID, 4, options.student)
-    store: Any = collect_in_memory(make_drafter(seed=1), three_samples())
+    teacher = make_drafter(tuple(drafter.draft_model.layer_types), seed=1)
+    store: Any = collect_in_memory(teacher, three_samples())
+    live = LiveTeacher(Refiner(teacher, options, seed=0), num_anchors=4, teacher_hash="")
     return StudentStrategy(
-        BlockStep(drafter, options), draw, store=store, schedule=RootSchedule(), seed=0
+        BlockStep(drafter, options),
+        draw,
+        records=live if online else StoredRecords(store),
+        schedule=RootSchedule(),
+        seed=0,
     )
 
 
-@pytest.mark.parametrize("stage", ["teacher", "student"])
+@pytest.mark.parametrize("stage", ["teacher", "student", "online student"])
 @pytest.mark.parametrize("layer_types", KINDS, ids=["full", "mixed"])
 def test_a_whole_step_reads_no_padding_and_nothing_from_its_last_anchor_on(
     stage: str, layer_types: tuple[str, ...]
@@ -202,18 +213,17 @@ def test_a_whole_step_reads_no_padding_and_nothing_from_its_last_anchor_on(
     """The strategies themselves, in both directions: the same loss, and another one."""
     options = DstillOptions(steps=3)
     drafter = make_drafter(layer_types)
+    batch = make_batch(three_samples())
+    clean = batch.tensors["hidden_states"].clone()
+    samples = [as_sample(*x) for x in three_samples().items()]
     if stage == "teacher":
         strategy: Any = teacher_strategy(BlockStep(drafter, options), num_anchors=4, seed=0)
-        drawn = strategy._draw_batch([as_sample(*x) for x in three_samples().items()], visit=0)
+        drawn = strategy._draw_batch(samples, visit=0)
     else:
-        strategy = student_strategy_of(drafter, options)
-        drawn = strategy._draw_batch(
-            [as_sample(*x) for x in three_samples().items()], p_root=0.85, visit=0
-        )
-    batch = make_batch(three_samples())
+        strategy = student_strategy_of(drafter, options, online=stage == "online student")
+        drawn = strategy._draw_batch(samples, clean, p_root=0.85, visit=0)
     before = strategy.forward_loss(batch).loss_terms[0].item()
     last = [int(blocks.anchors.max()) for blocks in drawn]
-    clean = batch.tensors["hidden_states"].clone()
     for row, anchor in enumerate(last):
         batch.tensors["hidden_states"][row, anchor:] = noise_like(clean[row, anchor:])
     assert strategy.forward_loss(batch).loss_terms[0].item() == before

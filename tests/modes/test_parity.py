@@ -16,6 +16,7 @@ from transformers import DynamicCache
 from specforge_dstill.maths.root_schedule import RootSchedule
 from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.drafter import BlockDrafter
+from specforge_dstill.modes.records import StoredRecords
 from specforge_dstill.modes.student import StudentDraw, StudentStrategy
 from specforge_dstill.options import DstillOptions, StudentOptions
 from tests import tiny
@@ -92,7 +93,7 @@ def training_logits(student: BlockDrafter, sample: dict[str, Tensor]) -> list[Te
     strategy = StudentStrategy(
         BlockStep(student, options),
         StudentDraw(B, tiny.MASK_ID, 10**6, options.student),
-        store=store,
+        records=StoredRecords(store),
         schedule=RootSchedule(start=1, end=1),
         seed=0,
     )

@@ -64,14 +64,29 @@ def test_offline_runs_resolve(mode: str, tmp_path: Path, tiny_inputs: Path) -> N
     assert resolved.algorithm.providers.algorithm_name == mode
 
 
+@pytest.mark.parametrize("trajectories", ["traj", "online"])
 @pytest.mark.parametrize("mode", DSTILL_MODES)
-def test_only_the_teacher_streams(mode: str, tmp_path: Path, tiny_inputs: Path) -> None:
+def test_what_needs_no_store_streams(
+    mode: str, trajectories: str, tmp_path: Path, tiny_inputs: Path
+) -> None:
+    """The teacher, and a student whose teacher rolls out in its steps."""
     config = streaming_config(tmp_path, tiny_inputs, mode)
-    if mode == "dstill_teacher":
-        assert resolve_run(config, registry(DstillOptions())).algorithm.name == mode
+    catalogue = registry(DstillOptions(trajectories=trajectories))
+    if (mode, trajectories) in (
+        ("dstill_teacher", "traj"),
+        ("dstill_teacher", "online"),
+        ("dstill_student", "online"),
+    ):
+        algorithm = resolve_run(config, catalogue).algorithm
+        assert algorithm.name == mode
+        layouts = [
+            found.providers.server_streaming_for("text").layout
+            for found in (algorithm, catalogue.resolve("dflash"))
+        ]
+        assert layouts[0] == layouts[1]
         return
     with pytest.raises(ValueError, match=f"{mode}.* has no streaming feature contract"):
-        resolve_run(config, registry(DstillOptions()))
+        resolve_run(config, catalogue)
 
 
 @pytest.mark.parametrize("mode", DSTILL_MODES)

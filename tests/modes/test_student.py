@@ -46,10 +46,16 @@ def strategy_of(
     )
 
 
-def drawn_by(strategy: StudentStrategy, samples: dict[str, Any]) -> list[SampleBlocks]:
-    return strategy._draw_batch(
-        [as_sample(*item) for item in samples.items()], p_root=P_ROOT, visit=STEP.global_step
-    )
+def drawn_by(
+    strategy: StudentStrategy,
+    samples: dict[str, Any],
+    *,
+    p_root: float = P_ROOT,
+    visit: int = STEP.global_step,
+) -> list[SampleBlocks]:
+    hidden_states = make_batch(samples).tensors["hidden_states"]
+    named = [as_sample(*item) for item in samples.items()]
+    return strategy._draw_batch(named, hidden_states, p_root=p_root, visit=visit)
 
 
 def reference(
@@ -178,10 +184,10 @@ def test_a_draw_depends_on_seed_sample_and_step_only() -> None:
         for one, other in zip(together, others, strict=True):
             assert torch.equal(one.inputs, other.inputs)
             assert torch.equal(one.anchors, other.anchors)
-    sample = as_sample("data/a.ckpt", samples["data/a.ckpt"])
-    later = strategy._draw_batch([sample], p_root=P_ROOT, visit=6)[0].inputs
+    sample = {"data/a.ckpt": samples["data/a.ckpt"]}
+    later = drawn_by(strategy, sample, visit=6)[0].inputs
     reseeded = strategy_of(make_drafter(), store, seed=1)
-    seeded = reseeded._draw_batch([sample], p_root=P_ROOT, visit=5)[0].inputs
+    seeded = drawn_by(reseeded, sample)[0].inputs
     assert not torch.equal(together[0].inputs, later)
     assert not torch.equal(together[0].inputs, seeded)
 
@@ -190,10 +196,10 @@ def test_every_visit_draws_a_new_state_of_the_same_blocks() -> None:
     samples = three_samples()
     store = collect_in_memory(make_drafter(seed=1), samples)
     strategy = strategy_of(make_drafter(), store, num_anchors=10**6)
-    sample = as_sample("data/a.ckpt", samples["data/a.ckpt"])
+    sample = {"data/a.ckpt": samples["data/a.ckpt"]}
     masked = torch.stack(
         [
-            (strategy._draw_batch([sample], p_root=0.5, visit=visit)[0].inputs == tiny.MASK_ID)
+            (drawn_by(strategy, sample, p_root=0.5, visit=visit)[0].inputs == tiny.MASK_ID)
             for visit in range(40)
         ]
     ).sum(-1)

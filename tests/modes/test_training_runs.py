@@ -80,12 +80,18 @@ def await_checkpoint(folder: Path, step: int, process: Any) -> None:
         time.sleep(0.01)
 
 
-def test_a_killed_student_resumes_to_the_same_weights(stages: Stages, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("trajectories", "note"), [("traj", "is not read"), ("online", "names the teacher only")]
+)
+def test_a_killed_student_resumes_to_the_same_weights(
+    stages: Stages, tmp_path: Path, trajectories: str, note: str
+) -> None:
     """SIGKILL in mid-epoch; resumed with one more word, the file's start left as it is."""
     folder = stages.copy_to(tmp_path)
-    whole = train(folder, "dstill_student", *LONG, "output_dir=out/whole")
+    words = (*LONG, f"dstill.trajectories={trajectories}")
+    whole = train(folder, "dstill_student", *words, "output_dir=out/whole")
     assert whole.status == 0, whole.err
-    with start(folder, "dstill_student", *LONG, "output_dir=out/cut") as process:
+    with start(folder, "dstill_student", *words, "output_dir=out/cut") as process:
         await_checkpoint(folder / "out/cut", 17, process)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -93,10 +99,10 @@ def test_a_killed_student_resumes_to_the_same_weights(stages: Stages, tmp_path: 
     reached = int((cut / "dstill_student-latest").resolve().name.rpartition("step")[2])
     assert 16 <= reached < 60
     resumed = train(
-        folder, "dstill_student", *LONG, "output_dir=out/cut", "training.resume_from=out/cut"
+        folder, "dstill_student", *words, "output_dir=out/cut", "training.resume_from=out/cut"
     )
     assert resumed.status == 0, resumed.err
-    assert "resuming from out/cut: model.draft_checkpoint_path is not read" in resumed.err
+    assert f"resuming from out/cut: model.draft_checkpoint_path {note}" in resumed.err
     assert list(resumed.metrics) == list(range(reached + 1, 61))
     for step, metrics in resumed.metrics.items():
         for name in ("loss", "p_root", "masked", "lr"):
