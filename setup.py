@@ -26,6 +26,7 @@ REQUIRES = [
     "rich",
     "matplotlib",
     "openai",
+    "fsspec",
 ]
 EXTRAS = {
     "fa": ["flash-attn"],
@@ -38,6 +39,11 @@ EXTRAS = {
         "wheel",
         "types-PyYAML",
         "types-tqdm",
+        # An S3 server for the tests: moto's "server" extra would bring three times as much.
+        "s3fs",
+        "moto[s3]",
+        "flask",
+        "flask-cors",
     ],
 }
 

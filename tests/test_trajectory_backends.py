@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specforge_dstill.errors import UserError
 from specforge_dstill.trajectory_store import (
     TrajectoryStore,
     open_store,
     open_writer,
     shard_samples,
 )
+from specforge_dstill.trajectory_store.backends import ENTRY_POINTS
 from tests.test_trajectory_store import IDENTITY, assert_same, make_records
 
 
@@ -36,6 +39,78 @@ def test_a_folder_is_the_folder_store(tmp_path: Path, prefix: str) -> None:
     assert store.folder == tmp_path / "store"
     for record in make_records(10):
         assert_same(store[record.sample_id], record)
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], None]:
+    """Puts a package on the path, as pip would: its module, and its line among entry points."""
+
+    def put(scheme: str, target: str, code: str) -> None:
+        site = tmp_path / "site"
+        about = site / f"{scheme}_store-1.0.dist-info"
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {scheme}-store\nVersion: 1\n"
+        )
+        (about / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\n{scheme} = {target}\n")
+        (site / f"{target.partition(':')[0]}.py").write_text(code)
+        monkeypatch.syspath_prepend(str(site))
+
+    return put
+
+
+# A store of another package: what is written under a name is lent by a library of its own.
+LIBRARY = """
+from specforge_dstill.trajectory_store import StoreWriter, TrajectoryStore
+
+class Library:
+    @staticmethod
+    def open_reader(uri):
+        return TrajectoryStore.open(uri.replace("library://", "SHELF/"))
+
+    @staticmethod
+    def open_writer(uri, **words):
+        return StoreWriter(uri.replace("library://", "SHELF/"), **words)
+"""
+
+
+@pytest.mark.parametrize("scheme", ["library", "memory"])
+def test_a_store_of_another_package(
+    tmp_path: Path, install: Callable[[str, str, str], None], scheme: str
+) -> None:
+    """Found by its entry point, which wins over fsspec's own ``memory://``."""
+    code = LIBRARY.replace("library", scheme).replace("SHELF", str(tmp_path / "shelf"))
+    install(scheme, f"{scheme}_store:Library", code)
+    told: list[int] = []
+    write_all(f"{scheme}://poems", on_shard=lambda *, index, **_: told.append(index))
+    assert told == [0, 1, 2, 3]
+    assert (tmp_path / "shelf/poems/manifest.json").exists()
+    store = open_store(f"{scheme}://poems")
+    for record in make_records(10):
+        assert_same(store[record.sample_id], record, tolerance=1e-3)
+
+
+def test_an_entry_that_cannot_be_loaded_is_named(
+    install: Callable[[str, str, str], None],
+) -> None:
+    install("torn", "torn_store:Missing", "")
+    with pytest.raises(UserError, match=r"^torn://x: torn_store:Missing, which is registered for"):
+        open_store("torn://x")
+
+
+@pytest.mark.parametrize(
+    ("uri", "line"),
+    [
+        ("nowhere://x", "nowhere://x: nothing here stores under nowhere://: it is no scheme of"),
+        ("abfs://x/y", "abfs://x/y needs a package that is not here: Install adlfs to access"),
+    ],
+)
+def test_a_scheme_that_nothing_serves_is_one_line(uri: str, line: str) -> None:
+    for call in (open_store, write_all):
+        with pytest.raises(UserError) as caught:
+            call(uri)
+        assert str(caught.value).startswith(line)
+        assert len(str(caught.value).splitlines()) == 1
 
 
 def test_each_finished_shard_is_told_once(tmp_path: Path) -> None:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from fsspec import available_protocols
+
+from specforge_dstill.errors import UserError, reason
 from specforge_dstill.trajectory_store.identity import StoreIdentity, StorePlan
 from specforge_dstill.trajectory_store.manifest import Manifest
 from specforge_dstill.trajectory_store.protocol import TrajectoryReader, TrajectoryWriter
 from specforge_dstill.trajectory_store.reader import TrajectoryStore
 from specforge_dstill.trajectory_store.record import SampleRecord
+from specforge_dstill.trajectory_store.remote_reader import RemoteStore
+from specforge_dstill.trajectory_store.remote_writer import RemoteWriter
 from specforge_dstill.trajectory_store.writer import StoreWriter
+
+ENTRY_POINTS = "specforge_dstill.trajectory_stores"
+_LOCAL_SCHEMES = ("file", "local")
 
 
 class OnShard(Protocol):
@@ -25,12 +34,34 @@ class OnShard(Protocol):
     def __call__(self, *, uri: str, index: int, path: Path | None) -> object: ...
 
 
+class Backend(Protocol):
+    """Opens the stores of one kind of URI. A class that another package registers offers these
+    two as class or static methods."""
+
+    def open_reader(self, uri: str) -> TrajectoryReader: ...
+
+    def open_writer(
+        self,
+        uri: str,
+        *,
+        identity: StoreIdentity,
+        sample_ids: Sequence[str],
+        shard_size: int,
+        logp_dtype: str,
+    ) -> TrajectoryWriter: ...
+
+
 def open_store(uri: str) -> TrajectoryReader:
     """Open a complete store for reading.
 
-    Errors: ``UserError`` when there is none, or it is not complete or damaged.
+    Args:
+        uri: a folder, with or without ``file://``; else by its scheme, first what another package
+            registers under :data:`ENTRY_POINTS`, then any file system of fsspec.
+
+    Errors: ``UserError`` when there is none, it is not complete or damaged, or nothing here knows
+    the scheme.
     """
-    return TrajectoryStore.open(_folder(uri))
+    return _backend(uri).open_reader(uri)
 
 
 def open_writer(
@@ -45,23 +76,69 @@ def open_writer(
     """Begin a store, or go on with one.
 
     Args:
-        uri: where it is to be.
+        uri: where it is to be, as for :func:`open_store`.
         identity: the settings of this run.
         sample_ids: every sample of the store, in order, each once.
         shard_size: samples a shard.
         logp_dtype: "float16" or "float32" on disk.
         on_shard: called by the process that wrote it, once for each shard.
 
-    Errors: ``UserError`` when a store made with other settings is there, or none can be written.
+    Errors: ``UserError`` when a store made with other settings is there, none can be written, or
+    nothing here knows the scheme.
     """
-    writer = StoreWriter(
-        _folder(uri),
+    writer = _backend(uri).open_writer(
+        uri,
         identity=identity,
         sample_ids=sample_ids,
         shard_size=shard_size,
         logp_dtype=logp_dtype,
     )
     return writer if on_shard is None else _Telling(writer, on_shard)
+
+
+def _backend(uri: str) -> Backend:
+    scheme, separator, _ = uri.partition("://")
+    if not separator or scheme in _LOCAL_SCHEMES:
+        return _Folder()
+    for entry in entry_points(group=ENTRY_POINTS, name=scheme):
+        try:
+            backend: Backend = entry.load()
+        except Exception as error:
+            raise UserError(
+                f"{uri}: {entry.value}, which is registered for {scheme}://, cannot be loaded: "
+                f"{reason(error)}"
+            ) from error
+        return backend
+    if scheme.partition("::")[0] not in available_protocols():
+        raise UserError(
+            f"{uri}: nothing here stores under {scheme}://: it is no scheme of fsspec's, and no "
+            f"installed package registers it under {ENTRY_POINTS}"
+        )
+    return _Remote()
+
+
+class _Folder:
+    """Stores in folders of this machine."""
+
+    def open_reader(self, uri: str) -> TrajectoryReader:
+        return TrajectoryStore.open(_path(uri))
+
+    def open_writer(self, uri: str, **words: Any) -> TrajectoryWriter:
+        return StoreWriter(_path(uri), **words)
+
+
+class _Remote:
+    """Stores on any file system that fsspec knows."""
+
+    def open_reader(self, uri: str) -> TrajectoryReader:
+        return RemoteStore.open(uri)
+
+    def open_writer(self, uri: str, **words: Any) -> TrajectoryWriter:
+        return RemoteWriter(uri, **words)
+
+
+def _path(uri: str) -> str:
+    return uri.rpartition("://")[2]
 
 
 @dataclass(frozen=True)
@@ -95,7 +172,3 @@ class _Telling:
 
     def finish(self) -> Manifest:
         return self.writer.finish()
-
-
-def _folder(uri: str) -> str:
-    return uri.removeprefix("file://")

@@ -1,14 +1,19 @@
-"""SHA-256 of files and documents."""
+"""Checksums of files and documents: ours, SHA-256, and those that storage servers tell."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from specforge_dstill.files import json_bytes
+
+_MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 class HashingFile(io.BufferedWriter):
@@ -41,3 +46,23 @@ def sha256_of(path: Path) -> str:
 def json_sha256(content: Any) -> str:
     """SHA-256 (hex) of ``content`` as :func:`json_bytes` writes it."""
     return hashlib.sha256(json_bytes(content)).hexdigest()
+
+
+def server_confirms(info: Mapping[str, Any], path: Path, sha256: str) -> bool:
+    """Whether a storage server's own checksum says that it holds the bytes of ``path``.
+
+    Args:
+        info: what fsspec tells of the server's file.
+        sha256: of ``path``, hex.
+    """
+    if (info.get("lfs") or {}).get("sha256") == sha256:  # the Hugging Face Hub
+        return True
+    told = str(info.get("ETag", "")).strip('"').lower()  # S3 and its kin
+    if not _MD5.fullmatch(told):
+        told = base64.b64decode(info.get("md5Hash", "")).hex()  # Google Cloud Storage
+    return bool(told) and told == _md5_of(path)
+
+
+def _md5_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import create_once, json_bytes, make_folder, reading
-from specforge_dstill.trajectory_store.identity import IDENTITY_FILE, StorePlan, require_same
+from specforge_dstill.trajectory_store.identity import IDENTITY_FILE, StorePlan
 from specforge_dstill.trajectory_store.manifest import MANIFEST_FILE, Manifest
+from specforge_dstill.trajectory_store.matching import require_same
 from specforge_dstill.trajectory_store.sharding import shard_name
 
 COLLECT_AGAIN = "run --mode dstill_collect again"
@@ -16,28 +18,36 @@ COLLECT_AGAIN = "run --mode dstill_collect again"
 
 def read_plan(folder: Path) -> StorePlan | None:
     """What ``identity.json`` says; None when there is none. Errors: ``UserError`` if damaged."""
-    content = _content(folder / IDENTITY_FILE)
+    return plan_in(_content(folder, IDENTITY_FILE), folder)
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """What ``manifest.json`` says; None when there is none. Errors: ``UserError`` if damaged."""
+    return manifest_in(_content(folder, MANIFEST_FILE), folder)
+
+
+def plan_in(content: bytes | None, where: Path | str) -> StorePlan | None:
+    """The plan in the identity file of the store at ``where``, as :func:`read_plan`."""
     if content is None:
         return None
     try:
         return parse_plan(content)
     except ValueError as error:
         raise UserError(
-            f"{folder / IDENTITY_FILE} is damaged ({error}); delete it and {COLLECT_AGAIN}: "
+            f"{where}/{IDENTITY_FILE} is damaged ({error}); delete it and {COLLECT_AGAIN}: "
             "shards made with other settings will be refused, not replaced"
         ) from error
 
 
-def read_manifest(folder: Path) -> Manifest | None:
-    """What ``manifest.json`` says; None when there is none. Errors: ``UserError`` if damaged."""
-    content = _content(folder / MANIFEST_FILE)
+def manifest_in(content: bytes | None, where: Path | str) -> Manifest | None:
+    """The manifest in the file of the store at ``where``, as :func:`read_manifest`."""
     if content is None:
         return None
     try:
         return Manifest.from_bytes(content)
     except ValueError as error:
         raise UserError(
-            f"{folder / MANIFEST_FILE} is damaged ({error}); delete it and {COLLECT_AGAIN}"
+            f"{where}/{MANIFEST_FILE} is damaged ({error}); delete it and {COLLECT_AGAIN}"
         ) from error
 
 
@@ -58,14 +68,31 @@ def claim(folder: Path, plan: StorePlan) -> StorePlan:
     Errors: ``UserError`` naming each setting that differs; or when the folder cannot be written.
     """
     make_folder(folder)
-    held = read_plan(folder)
+    return claimed(
+        folder,
+        plan,
+        read=lambda name: _content(folder, name),
+        create=lambda name, content: create_once(folder / name, content),
+    )
+
+
+def claimed(
+    where: Path | str,
+    plan: StorePlan,
+    *,
+    read: Callable[[str], bytes | None],
+    create: Callable[[str, bytes], None],
+) -> StorePlan:
+    """As :func:`claim`, at any place whose small files can be read and created."""
+    held = plan_in(read(IDENTITY_FILE), where)
     if held is None:
-        manifest = read_manifest(folder)  # an identity file that was deleted or damaged
+        # An identity file can have been deleted, or damaged.
+        manifest = manifest_in(read(MANIFEST_FILE), where)
         held = manifest.plan if manifest else plan
-        require_same(folder, held, plan)
-        create_once(folder / IDENTITY_FILE, json_bytes(held.to_json()))
-        held = read_plan(folder) or held
-    require_same(folder, held, plan)
+        require_same(where, held, plan)
+        create(IDENTITY_FILE, json_bytes(held.to_json()))
+        held = plan_in(read(IDENTITY_FILE), where) or held
+    require_same(where, held, plan)
     return held
 
 
@@ -75,9 +102,9 @@ def absent_shards(folder: Path, plan: StorePlan) -> list[int]:
     return [i for i in range(plan.shards) if shard_name(i, plan.shards) not in present]
 
 
-def _content(path: Path) -> bytes | None:
-    with reading(path):
+def _content(folder: Path, name: str) -> bytes | None:
+    with reading(folder / name):
         try:
-            return path.read_bytes()
+            return (folder / name).read_bytes()
         except FileNotFoundError:
             return None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -89,24 +90,14 @@ class ShardFormat:
     @property
     def value_types(self) -> dict[str, pa.DataType]:
         """Element type of each list column."""
-        logp = pa.float16() if self.logp_dtype == "float16" else pa.float32()
-        types = (pa.int32(), pa.int32(), pa.int8(), pa.int32(), logp)
-        return dict(zip(BLOCK_COLUMNS, types, strict=True))
+        return _value_types(self.logp_dtype)
 
     @property
     def schema(self) -> pa.Schema:
         """The shard's Arrow schema, with this description in its metadata."""
-        columns = [
-            pa.field("sample_id", pa.string(), nullable=False),
-            pa.field("token_hash", pa.string(), nullable=False),
-            pa.field("length", pa.int32(), nullable=False),
-        ]
-        columns += [
-            pa.field(name, pa.list_(pa.field("item", of, nullable=False)), nullable=False)
-            for name, of in self.value_types.items()
-        ]
         about = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)}
-        return pa.schema(columns, metadata={_METADATA_KEY: json.dumps(about, sort_keys=True)})
+        metadata = {_METADATA_KEY: json.dumps(about, sort_keys=True)}
+        return _columns(self.logp_dtype).with_metadata(metadata)
 
     @classmethod
     def from_schema(cls, schema: pa.Schema) -> ShardFormat:
@@ -118,9 +109,30 @@ class ShardFormat:
             found = cls(**{field.name: about[field.name] for field in fields(cls)})
         except KeyError as error:
             raise ValueError(f"its description lacks {error}") from error
-        if not schema.equals(found.schema):
+        if not schema.equals(_columns(found.logp_dtype)):
             raise ValueError("its columns are not those of a trajectory store")
         return found
+
+
+def _value_types(logp_dtype: str) -> dict[str, pa.DataType]:
+    logp = pa.float16() if logp_dtype == "float16" else pa.float32()
+    types = (pa.int32(), pa.int32(), pa.int8(), pa.int32(), logp)
+    return dict(zip(BLOCK_COLUMNS, types, strict=True))
+
+
+@lru_cache
+def _columns(logp_dtype: str) -> pa.Schema:
+    """A shard's columns; kept, since opening a store compares every shard with them."""
+    columns = [
+        pa.field("sample_id", pa.string(), nullable=False),
+        pa.field("token_hash", pa.string(), nullable=False),
+        pa.field("length", pa.int32(), nullable=False),
+    ]
+    columns += [
+        pa.field(name, pa.list_(pa.field("item", of, nullable=False)), nullable=False)
+        for name, of in _value_types(logp_dtype).items()
+    ]
+    return pa.schema(columns)
 
 
 def batches(

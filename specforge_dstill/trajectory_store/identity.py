@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,6 @@ FORMAT_VERSION = 1
 MAX_STEPS = int(np.iinfo(np.int8).max)
 MAX_TOKEN_IDS = int(np.iinfo(np.int32).max)
 LOGP_DTYPES = ("float16", "float32")
-
-_ABSENT = "(absent)"
 
 
 @dataclass(frozen=True)
@@ -110,6 +107,28 @@ class StorePlan:
         if self.logp_dtype not in LOGP_DTYPES:
             raise UserError(f"logp_dtype={self.logp_dtype!r} is none of {', '.join(LOGP_DTYPES)}")
 
+    @classmethod
+    def of_samples(
+        cls,
+        sample_ids: Sequence[str],
+        *,
+        identity: StoreIdentity,
+        shard_size: int,
+        logp_dtype: str,
+    ) -> StorePlan:
+        """The plan of a store of these samples. Errors: ``ValueError`` for ids that cannot be."""
+        if len(set(sample_ids)) != len(sample_ids):
+            raise ValueError("a sample id appears twice")
+        if any("\n" in sample_id for sample_id in sample_ids):
+            raise ValueError("a sample id holds a line break")
+        return cls(
+            identity=identity,
+            samples=len(sample_ids),
+            samples_hash=samples_hash(sample_ids),
+            shard_size=shard_size,
+            logp_dtype=logp_dtype,
+        )
+
     @property
     def shards(self) -> int:
         return shard_count(self.samples, self.shard_size)
@@ -161,64 +180,3 @@ def samples_hash(sample_ids: Sequence[str]) -> str:
     for sample_id in sample_ids:
         digest.update(sample_id.encode() + b"\n")
     return digest.hexdigest()
-
-
-def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ, nested ones by dotted names: ``{name: (ours, theirs)}``."""
-    found: dict[str, tuple[Any, Any]] = {}
-    for name in sorted({*ours, *theirs}):
-        one, other = ours.get(name, _ABSENT), theirs.get(name, _ABSENT)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            nested = differences(one, other)
-            found.update({f"{name}.{key}": pair for key, pair in nested.items()})
-        elif one != other:
-            found[name] = (one, other)
-    return found
-
-
-def require_same(where: Path | str, made_with: StorePlan, wanted: StorePlan) -> None:
-    """Refuse to continue a collection under other settings.
-
-    Errors: ``UserError`` that names each differing setting with both values.
-    """
-    ignored = {"versions"}
-    found = differences(
-        {k: v for k, v in made_with.settings().items() if k not in ignored},
-        {k: v for k, v in wanted.settings().items() if k not in ignored},
-    )
-    if not found:
-        return
-    made = ", ".join(f"{name}={ours}" for name, (ours, _) in found.items())
-    run = ", ".join(f"{name}={theirs}" for name, (_, theirs) in found.items())
-    raise UserError(
-        f"trajectory store {where} was made with {made}, this run has {run}; "
-        "use another folder or the same settings"
-    )
-
-
-def require_expected(where: str, plan: StorePlan, expected: Mapping[str, Any]) -> None:
-    """Refuse to read a store that does not fit what a run expects.
-
-    Errors: ``UserError`` naming the settings, both values and the way out; ``TypeError`` for a
-    setting that no store has.
-    """
-    settings = plan.settings()
-    unknown = sorted(set(expected) - set(settings))
-    if unknown:
-        raise TypeError(f"a trajectory store has no setting named {', '.join(unknown)}")
-    normal = json.loads(json_bytes(dict(expected)))
-    found = differences({name: settings[name] for name in normal}, normal)
-    if "teacher_hash" in found:
-        ours, theirs = found["teacher_hash"]
-        raise UserError(
-            f"trajectory store {where} was collected by another teacher: its weights hash to "
-            f"{ours}, those of the teacher named here to {theirs}; name the teacher that collected "
-            "it, or run --mode dstill_collect with this one into another folder"
-        )
-    if found:
-        has = ", ".join(f"{name}={ours}" for name, (ours, _) in found.items())
-        run = ", ".join(f"{name}={theirs}" for name, (_, theirs) in found.items())
-        raise UserError(
-            f"trajectory store {where} has {has}, this run has {run}; use the store's settings, "
-            "or run --mode dstill_collect with these into another folder"
-        )

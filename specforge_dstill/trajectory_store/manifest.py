@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -47,6 +48,11 @@ class Manifest:
     @property
     def total_bytes(self) -> int:
         return sum(entry.bytes for entry in self.shards)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file's content, which names that of every shard."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def to_bytes(self) -> bytes:
         """The file's content; ``checksum`` is over all the rest."""

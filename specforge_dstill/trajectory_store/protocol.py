@@ -12,12 +12,9 @@ from typing import Any, Protocol
 
 from specforge_dstill.errors import UserError
 from specforge_dstill.token_hash import token_hash
-from specforge_dstill.trajectory_store.identity import (
-    StoreIdentity,
-    StorePlan,
-    require_expected,
-)
+from specforge_dstill.trajectory_store.identity import StoreIdentity, StorePlan
 from specforge_dstill.trajectory_store.manifest import Manifest
+from specforge_dstill.trajectory_store.matching import require_expected
 from specforge_dstill.trajectory_store.record import SampleRecord
 
 

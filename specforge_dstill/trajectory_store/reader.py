@@ -11,6 +11,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.trajectory_store.folder import COLLECT_AGAIN
 from specforge_dstill.trajectory_store.identity import samples_hash
 from specforge_dstill.trajectory_store.manifest import Manifest
+from specforge_dstill.trajectory_store.parallel import threaded
 from specforge_dstill.trajectory_store.protocol import TrajectoryReader
 from specforge_dstill.trajectory_store.record import SampleRecord
 from specforge_dstill.trajectory_store.shard import Shard, ShardError, open_shard
@@ -25,16 +26,40 @@ from specforge_dstill.trajectory_store.verify import (
 _MAPPED_SHARDS = 16_384
 
 
-class TrajectoryStore(TrajectoryReader):
-    """A store in a folder, ``folder``."""
+class ShardedStore(TrajectoryReader):
+    """Records by sample id, out of shards that a subclass opens."""
 
-    def __init__(self, folder: Path, manifest: Manifest, sample_ids: tuple[str, ...]) -> None:
-        self.uri = str(folder)
-        self.folder = folder
+    def __init__(self, uri: str, manifest: Manifest, sample_ids: tuple[str, ...]) -> None:
+        self.uri = uri
         self.manifest = manifest
         self.sample_ids = sample_ids
         self._row = {sample_id: row for row, sample_id in enumerate(sample_ids)}
         self._shard = lru_cache(maxsize=_MAPPED_SHARDS)(self._open_shard)
+
+    def __contains__(self, sample_id: object) -> bool:
+        return sample_id in self._row
+
+    def __getitem__(self, sample_id: str) -> SampleRecord:
+        row = self._row.get(sample_id)
+        if row is None:
+            raise UserError(
+                f"trajectory store {self.uri} has no sample {sample_id}; it was collected from "
+                "another feature cache, or from fewer samples: collect from this cache"
+            )
+        shard, row_in_shard = divmod(row, self.manifest.plan.shard_size)
+        return self._shard(shard).record(row_in_shard)
+
+    def _open_shard(self, index: int) -> Shard:
+        """Map shard ``index``. Errors: ``UserError`` when it is not as the manifest says."""
+        raise NotImplementedError
+
+
+class TrajectoryStore(ShardedStore):
+    """A store in a folder, ``folder``."""
+
+    def __init__(self, folder: Path, manifest: Manifest, sample_ids: tuple[str, ...]) -> None:
+        super().__init__(str(folder), manifest, sample_ids)
+        self.folder = folder
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> TrajectoryStore:
@@ -49,15 +74,12 @@ class TrajectoryStore(TrajectoryReader):
         manifest = require_manifest(folder)
         sample_ids: list[str] = []
         damaged: list[Damage] = []
-        for index, entry in enumerate(manifest.shards):
-            damage = size_damage(folder, entry)
-            if damage is None:
-                try:
-                    sample_ids += open_shard(folder, manifest.plan, index).sample_ids
-                except ShardError as error:
-                    damage = Damage(entry.name, str(error))
-            if damage is not None:
-                damaged.append(damage)
+        indices = range(len(manifest.shards))
+        for found in threaded(lambda index: _look(folder, manifest, index), indices):
+            if isinstance(found, Damage):
+                damaged.append(found)
+            else:
+                sample_ids += found
         if damaged:
             more = f" (and {len(damaged) - 1} more shards)" if len(damaged) > 1 else ""
             raise UserError(
@@ -71,23 +93,6 @@ class TrajectoryStore(TrajectoryReader):
             )
         return cls(folder, manifest, tuple(sample_ids))
 
-    def __contains__(self, sample_id: object) -> bool:
-        return sample_id in self._row
-
-    def __getitem__(self, sample_id: str) -> SampleRecord:
-        """The record of one sample, in memory of its own. Safe to call from several threads.
-
-        Errors: ``UserError`` naming the sample and the store when it is not there.
-        """
-        row = self._row.get(sample_id)
-        if row is None:
-            raise UserError(
-                f"trajectory store {self.folder} has no sample {sample_id}; it was collected from "
-                "another feature cache, or from fewer samples: collect from this cache"
-            )
-        shard, row_in_shard = divmod(row, self.manifest.plan.shard_size)
-        return self._shard(shard).record(row_in_shard)
-
     def verify(self, *, progress: Callable[[int], None] | None = None) -> list[Damage]:
         """Every damaged or missing piece, by checksum; see :func:`verify_store`."""
         return verify_store(self.folder, progress=progress)
@@ -100,3 +105,15 @@ class TrajectoryStore(TrajectoryReader):
             raise UserError(
                 f"{self.folder / name} has changed since the store was opened: {error}"
             ) from error
+
+
+def _look(folder: Path, manifest: Manifest, index: int) -> Damage | list[str]:
+    """The sample ids of one shard, or what is wrong with it."""
+    entry = manifest.shards[index]
+    damage = size_damage(folder, entry)
+    if damage is not None:
+        return damage
+    try:
+        return open_shard(folder, manifest.plan, index).sample_ids
+    except ShardError as error:
+        return Damage(entry.name, str(error))

@@ -19,6 +19,7 @@ from specforge_dstill.trajectory_store.folder import (
 )
 from specforge_dstill.trajectory_store.identity import IDENTITY_FILE
 from specforge_dstill.trajectory_store.manifest import MANIFEST_FILE, Manifest, ShardEntry
+from specforge_dstill.trajectory_store.samples_file import SAMPLES_FILE
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def verify_store(
     """
     folder = Path(folder)
     manifest = require_manifest(folder)
-    found = [_identity_damage(folder, manifest)]
+    found = [_identity_damage(folder, manifest), _samples_damage(folder, manifest)]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         checks = pool.map(lambda entry: _content_damage(folder, entry), manifest.shards)
         for entry, damage in zip(manifest.shards, checks, strict=True):
@@ -100,6 +101,15 @@ def _content_damage(folder: Path, entry: ShardEntry) -> Damage | None:
     except OSError as error:
         return Damage(entry.name, f"unreadable ({error.strerror})")
     return None if checksum == entry.sha256 else Damage(entry.name, "does not match its checksum")
+
+
+def _samples_damage(folder: Path, manifest: Manifest) -> Damage | None:
+    try:
+        checksum = sha256_of(folder / SAMPLES_FILE)
+    except OSError as error:
+        return Damage(SAMPLES_FILE, f"unreadable ({error.strerror})")
+    same = checksum == manifest.plan.samples_hash
+    return None if same else Damage(SAMPLES_FILE, "does not match its checksum")
 
 
 def _identity_damage(folder: Path, manifest: Manifest) -> Damage | None:

@@ -5,35 +5,34 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-import pyarrow as pa
 
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import (
     reading,
     remove_quietly,
-    sync_folder,
     temporary_files,
-    temporary_path,
     write_atomically,
-    writing,
 )
-from specforge_dstill.trajectory_store.checksums import HashingFile, sha256_of
+from specforge_dstill.trajectory_store.checksums import sha256_of
 from specforge_dstill.trajectory_store.folder import COLLECT_AGAIN, claim, read_manifest
-from specforge_dstill.trajectory_store.format import ShardFormat, batches
-from specforge_dstill.trajectory_store.identity import StoreIdentity, StorePlan, samples_hash
+from specforge_dstill.trajectory_store.identity import StoreIdentity, StorePlan
 from specforge_dstill.trajectory_store.manifest import Manifest, ShardEntry
+from specforge_dstill.trajectory_store.parallel import threaded
 from specforge_dstill.trajectory_store.record import SampleRecord
+from specforge_dstill.trajectory_store.samples_file import SAMPLES_FILE, samples_bytes
 from specforge_dstill.trajectory_store.shard import (
     ForeignShardError,
-    Shard,
     ShardError,
     open_shard,
 )
+from specforge_dstill.trajectory_store.shard_file import (
+    CHECKSUM_SUFFIX,
+    write_shard_file,
+    written_checksum,
+)
 from specforge_dstill.trajectory_store.sharding import partition, shard_name, shard_samples
-
-_CHECKSUM_SUFFIX = ".sha256"
 
 
 class StoreWriter:
@@ -67,18 +66,13 @@ class StoreWriter:
         shard_size: int,
         logp_dtype: str = "float16",
     ) -> None:
-        if len(set(sample_ids)) != len(sample_ids):
-            raise ValueError("a sample id appears twice")
         self.folder = Path(folder)
         self.sample_ids = sample_ids
-        self._own = StorePlan(
-            identity=identity,
-            samples=len(sample_ids),
-            samples_hash=samples_hash(sample_ids),
-            shard_size=shard_size,
-            logp_dtype=logp_dtype,
+        self._own = StorePlan.of_samples(
+            sample_ids, identity=identity, shard_size=shard_size, logp_dtype=logp_dtype
         )
         self.plan = claim(self.folder, self._own)
+        self._seen: dict[int, _Seen] = {}
 
     @property
     def uri(self) -> str:
@@ -92,7 +86,8 @@ class StoreWriter:
 
         Errors: ``UserError`` for a whole shard that was made with other settings.
         """
-        missing = [i for i in range(self.plan.shards) if self._whole_shard(i) is None]
+        whole = self._whole()
+        missing = [index for index in range(self.plan.shards) if index not in whole]
         return list(partition(missing, ranks, rank))
 
     def samples_of(self, index: int) -> Sequence[str]:
@@ -107,34 +102,7 @@ class StoreWriter:
         Errors: ``UserError`` when the file system refuses or a log-probability is NaN;
         ``ValueError`` for records that do not fit. Nothing is left behind then.
         """
-        path = self.folder / shard_name(index, self.plan.shards)
-        form = ShardFormat.of(self._own, index)
-        written: list[str] = []
-        temporary = temporary_path(path)
-        try:
-            with writing(path):
-                file = HashingFile(temporary)
-            try:
-                sink = pa.ipc.new_file(file, form.schema)
-                for batch in batches(records, form, self._own):
-                    written += batch["sample_id"].to_pylist()
-                    with writing(path):
-                        sink.write_batch(batch)
-                if written != list(self.samples_of(index)):
-                    raise ValueError(f"these are not the samples of shard {index}, in order")
-                with writing(path):
-                    sink.close()
-                    file.sync()
-            finally:
-                with contextlib.suppress(OSError):  # bytes that could not be written: raised above
-                    file.close()
-            write_atomically(_checksum_path(path), file.sha256.encode())
-            with writing(path):
-                temporary.replace(path)
-        finally:
-            remove_quietly(temporary)
-        sync_folder(self.folder)
-        return path
+        return write_shard_file(self.folder, self._own, index, self.samples_of(index), records)
 
     def finish(self) -> Manifest:
         """Enter every shard in the manifest, which completes the store; remove what is left over.
@@ -145,30 +113,46 @@ class StoreWriter:
         """
         previous = read_manifest(self.folder)
         known = {entry.name: entry for entry in previous.shards} if previous else {}
-        entries: list[ShardEntry] = []
-        versions: list[dict[str, str]] = []
-        for index in range(self.plan.shards):
-            shard = self._whole_shard(index)
-            if shard is None:
-                continue
-            name = shard_name(index, self.plan.shards)
-            entries.append(self._entry(name, shard, known.get(name)))
-            if shard.form.versions not in versions:
-                versions.append(shard.form.versions)
-        absent = self.plan.shards - len(entries)
+        whole = self._whole()
+        absent = self.plan.shards - len(whole)
         if absent:
             raise UserError(
                 f"trajectory store {self.folder}: collection is not finished: {absent} of "
                 f"{self.plan.shards} shards missing; {COLLECT_AGAIN}"
             )
+        entries: list[ShardEntry] = []
+        versions: list[dict[str, str]] = []
+        for index in range(self.plan.shards):
+            name = shard_name(index, self.plan.shards)
+            entries.append(self._entry(name, whole[index], known.get(name)))
+            if whole[index].versions not in versions:
+                versions.append(whole[index].versions)
         manifest = Manifest(plan=self.plan, shards=tuple(entries), versions=tuple(versions))
+        self._list_samples()
         manifest.write(self.folder)
-        for leftover in (*temporary_files(self.folder), *self.folder.glob(f"*{_CHECKSUM_SUFFIX}")):
+        for leftover in (*temporary_files(self.folder), *self.folder.glob(f"*{CHECKSUM_SUFFIX}")):
             remove_quietly(leftover)
         return manifest
 
-    def _whole_shard(self, index: int) -> Shard | None:
-        """Shard ``index`` if its file is there, whole, and holds the right samples."""
+    def _whole(self) -> dict[int, _Seen]:
+        """The shards that are whole, by index. Those that have not changed since the last call
+        are not opened again: the end of a collection is waited for by calling this."""
+        stamps = {}
+        with reading(self.folder), os.scandir(self.folder) as files:
+            for file in files:
+                with contextlib.suppress(FileNotFoundError):  # a temporary file's, by now renamed
+                    stamps[file.name] = _stamp(file.stat())
+        names = [shard_name(index, self.plan.shards) for index in range(self.plan.shards)]
+        current = {i: stamps[name] for i, name in enumerate(names) if name in stamps}
+        self._seen = {i: seen for i, seen in self._seen.items() if current.get(i) == seen.stamp}
+        new = [index for index in current if index not in self._seen]
+        looks = threaded(lambda index: self._look(index, current[index]), new)
+        found = dict(zip(new, looks, strict=True))
+        self._seen |= {index: seen for index, seen in found.items() if seen is not None}
+        return self._seen
+
+    def _look(self, index: int, stamp: tuple[int, ...]) -> _Seen | None:
+        """Shard ``index`` if its file is whole and holds the right samples."""
         try:
             shard = open_shard(self.folder, self.plan, index)
         except ForeignShardError as error:
@@ -179,21 +163,36 @@ class StoreWriter:
             ) from error
         except ShardError:
             return None
-        return shard if shard.sample_ids == list(self.samples_of(index)) else None
+        if shard.sample_ids != list(self.samples_of(index)):
+            return None
+        return _Seen(stamp, len(shard.sample_ids), shard.blocks, shard.form.versions)
 
-    def _entry(self, name: str, shard: Shard, known: ShardEntry | None) -> ShardEntry:
+    def _entry(self, name: str, seen: _Seen, known: ShardEntry | None) -> ShardEntry:
         path = self.folder / name
         with reading(path):
             size = path.stat().st_size
-            beside = _checksum_path(path)
-            if beside.exists():
-                checksum = beside.read_text()
-            elif known is not None and known.bytes == size:
+            checksum = written_checksum(path)
+            if checksum is None and known is not None and known.bytes == size:
                 checksum = known.sha256
-            else:
-                checksum = sha256_of(path)
-        return ShardEntry(name, len(shard.sample_ids), shard.blocks, size, checksum)
+            checksum = checksum or sha256_of(path)
+        return ShardEntry(name, seen.rows, seen.blocks, size, checksum)
+
+    def _list_samples(self) -> None:
+        path = self.folder / SAMPLES_FILE
+        if not path.exists() or sha256_of(path) != self.plan.samples_hash:
+            write_atomically(path, samples_bytes(self.sample_ids))
 
 
-def _checksum_path(shard: Path) -> Path:
-    return shard.with_name(shard.name + _CHECKSUM_SUFFIX)
+@dataclass(frozen=True)
+class _Seen:
+    """A shard that was whole when it was looked at: how its file was, and what it holds."""
+
+    stamp: tuple[int, ...]
+    rows: int
+    blocks: int
+    versions: dict[str, str]
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    """What changes when a file is replaced or written."""
+    return status.st_ino, status.st_size, status.st_mtime_ns
