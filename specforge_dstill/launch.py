@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from specforge_dstill.console import ReportedError, report
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import make_folder
+from specforge_dstill.mode_names import DSTILL_MODES
 from specforge_dstill.options import TEACHER_OPTION
 
 if TYPE_CHECKING:
@@ -117,9 +118,13 @@ def for_role(config: Config, role: str) -> Config:
 def check_inputs(config: Config, *, teacher: str | None = None) -> None:
     """UserError for a cache, checkpoint or config that the run names and that is not there.
 
+    And for a cache of ours that a mode of SpecForge's own would misread.
+
     Args:
         teacher: ``dstill.student.teacher`` where the run needs one.
     """
+    from specforge_dstill.data.cache_check import refuse_float8
+
     for key in ("hidden_states_path", "eval_hidden_states_path"):
         folder = getattr(config.data, key)
         if not folder:
@@ -129,11 +134,14 @@ def check_inputs(config: Config, *, teacher: str | None = None) -> None:
                 f"data.{key}: no folder {folder} (paths count from {Path.cwd()}); make it with: "
                 "specforge-dstill capture"
             )
-        if not _holds_features(folder):
+        first = _first_features(folder)
+        if first is None:
             raise UserError(
                 f"data.{key}: {folder} holds no feature file (*.ckpt); make them with: "
                 "specforge-dstill capture"
             )
+        if config.training.strategy not in DSTILL_MODES:
+            refuse_float8(first, config.training.strategy)
     named = {
         "model.target_model_path": config.model.target_model_path,
         "model.draft_model_config": config.model.draft_model_config,
@@ -230,11 +238,16 @@ def _seeded(resolved: ResolvedRun, run: Callable[[ResolvedRun], object]) -> None
 def _specforge_run(resolved: ResolvedRun) -> None:
     from specforge.application import build_application_run
 
-    with refusals(every_value_error=False):
+    from specforge_dstill.data.safe_loading import only_tensors
+
+    # A checkpoint to go on from may hold more than tensors; it is read before any feature is.
+    building = nullcontext() if resolved.config.training.resume_from else only_tensors()
+    with building, refusals(every_value_error=False):
         training_run = build_application_run(resolved)
     if resolved.config.training.role != "producer":
         check_outputs(resolved.config)
-    training_run.run()
+    with only_tensors():
+        training_run.run()
 
 
 def _complete_rendezvous(env: MutableMapping[str, str]) -> None:
@@ -256,10 +269,15 @@ def _raised_in(traceback: TracebackType | None) -> str:
     return name.partition(".")[0]
 
 
-def _holds_features(folder: str) -> bool:
-    return any(
-        name.endswith(_FEATURE_SUFFIXES) for _, _, names in os.walk(folder) for name in names
+def _first_features(folder: str) -> Path | None:
+    """Some feature file of a folder."""
+    files = (
+        Path(home, name)
+        for home, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(_FEATURE_SUFFIXES)
     )
+    return next(files, None)
 
 
 def _is_local(value: str) -> bool:

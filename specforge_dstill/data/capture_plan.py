@@ -24,6 +24,7 @@ class CapturePlan:
     layers: tuple[int, ...]
     layout: Any
     target_config: Any
+    draft_config: Any
     chat_template: str | None
     dtype: str
 
@@ -55,6 +56,7 @@ class CapturePlan:
             layers=found.capture_layers,
             layout=found.layout,
             target_config=target,
+            draft_config=found.draft_config,
             chat_template=(
                 config.data.chat_template if "data.chat_template" in run.explicit else None
             ),

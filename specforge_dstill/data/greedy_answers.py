@@ -16,7 +16,7 @@ import torch
 
 from specforge_dstill.data.answer_folder import AnswerFolder, StoredAnswer
 from specforge_dstill.data.answer_transformers import first_messages
-from specforge_dstill.data.capture_core import batches_by_length
+from specforge_dstill.data.batches import batches_by_length
 from specforge_dstill.data.capture_transformers import Features
 from specforge_dstill.data.chat import TokenSample, answer_text, prompt_tokens
 from specforge_dstill.data.conversations import Message, Prompt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -43,9 +44,11 @@ def _parse(path: Path, number: int, raw: bytes) -> dict[str, Any]:
     return value
 
 
-def write_objects(path: Path, objects: Iterable[Mapping[str, Any]]) -> None:
-    """Write the objects as one JSON line each, the whole file or nothing."""
-    write_atomically(path, "".join(line(item) for item in objects).encode())
+def write_objects(path: Path, objects: Iterable[Mapping[str, Any]]) -> str:
+    """Write the objects as one JSON line each, the whole file or nothing. Returns its SHA-256."""
+    content = "".join(line(item) for item in objects).encode()
+    write_atomically(path, content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def line(item: Mapping[str, Any]) -> str:

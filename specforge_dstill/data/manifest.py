@@ -1,4 +1,8 @@
-"""What a feature cache is: which target, layers, template and text made it."""
+"""What a feature cache is: which target, layers, template and text made it.
+
+``manifest.json`` is written last and holds a checksum of itself and of ``samples.jsonl``, whose
+rows hold the checksum of every feature file: from it every byte of a cache can be checked.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,27 @@ from typing import Any
 
 from specforge_dstill.data import jsonl
 from specforge_dstill.errors import UserError
-from specforge_dstill.files import json_bytes, write_atomically
+from specforge_dstill.files import json_bytes, reading, write_atomically
+from specforge_dstill.trajectory_store.checksums import json_sha256, sha256_of
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
-FORMAT = 1
+#: Format 1 had no checksums; it can still be trained on.
+FORMAT, WITHOUT_CHECKSUMS = 2, 1
 
 #: Results, or notes that do not decide what the features are.
-_NOT_IDENTITY = ("samples", "dropped", "dropped_ids", "versions", "generation")
+_NOT_IDENTITY = (
+    "samples",
+    "tokens",
+    "feature_bytes",
+    "samples_sha256",
+    "dropped",
+    "dropped_ids",
+    "draft_config",
+    "options",
+    "versions",
+    "generation",
+)
 
 
 @dataclass(frozen=True)
@@ -27,8 +44,11 @@ class CacheManifest:
 
     ``strategy`` is the SpecForge layout (dflash, dspark), ``keys`` the tensors of each file,
     ``width`` the size of a row of hidden_states = layers x the target's hidden size.
-    ``generation`` holds the settings the answers were made with, {} when unknown.
-    ``dropped`` counts left-out conversations by reason, ``dropped_ids`` names some of each.
+    ``generation`` holds the settings the answers were made with, {} when unknown; ``options``
+    those of the capture that do not decide more than the last digits; ``draft_config`` is the one
+    whose layers were captured. ``samples``, ``tokens`` and ``feature_bytes`` count the feature
+    files and what they hold, ``samples_sha256`` is that of samples.jsonl. ``dropped`` counts
+    left-out conversations by reason, ``dropped_ids`` names some of each.
     """
 
     target: str
@@ -48,7 +68,12 @@ class CacheManifest:
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     last_turn_only: bool = False
     generation: dict[str, Any] = field(default_factory=dict)
+    draft_config: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     samples: int = 0
+    tokens: int = 0
+    feature_bytes: int = 0
+    samples_sha256: str = ""
     dropped: dict[str, int] = field(default_factory=dict)
     dropped_ids: dict[str, list[str]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -58,9 +83,38 @@ class CacheManifest:
         """The fields that must agree for a capture to be gone on with, as JSON values."""
         return {k: v for k, v in self._as_json().items() if k not in _NOT_IDENTITY}
 
+    @property
+    def has_checksums(self) -> bool:
+        """Whether samples.jsonl holds sizes and checksums."""
+        return self.format != WITHOUT_CHECKSUMS
+
     def write(self, folder: Path) -> None:
         """Write manifest.json, the last file of a capture."""
-        write_atomically(folder / MANIFEST, json_bytes(self._as_json()))
+        write_atomically(folder / MANIFEST, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The file's content; ``checksum`` is over all the rest."""
+        content = self._as_json()
+        return json_bytes({**content, "checksum": json_sha256(content)})
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> CacheManifest:
+        """The inverse of :meth:`to_bytes`. Errors: ``ValueError`` unless every byte fits."""
+        found = json.loads(content)
+        if not isinstance(found, dict) or found.get("format") not in (FORMAT, WITHOUT_CHECKSUMS):
+            said = found.get("format") if isinstance(found, dict) else None
+            raise ValueError(f"its format is {said!r}, this version reads {FORMAT}")
+        if found.pop("checksum", None) is not None and found["format"] == WITHOUT_CHECKSUMS:
+            raise ValueError("it does not match its own checksum")
+        try:
+            found["target_layer_ids"] = tuple(found["target_layer_ids"])
+            found["keys"] = tuple(found["keys"])
+            manifest = cls(**found)
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"its fields are not a manifest's ({error})") from error
+        if manifest.has_checksums and manifest.to_bytes() != content:
+            raise ValueError("it does not match its own checksum")
+        return manifest
 
     @classmethod
     def read(cls, folder: Path) -> CacheManifest | None:
@@ -69,14 +123,13 @@ class CacheManifest:
         if not path.is_file():
             return None
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if found.get("format") != FORMAT:
-                raise ValueError(f"its format is {found.get('format')!r}, this version reads 1")
-            found["target_layer_ids"] = tuple(found["target_layer_ids"])
-            found["keys"] = tuple(found["keys"])
-            return cls(**found)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UserError(f"{path}: not a cache's manifest: {error}") from error
+            with reading(path):
+                return cls.from_bytes(path.read_bytes())
+        except ValueError as error:
+            raise UserError(
+                f"{path}: not a cache's manifest: {error}; if it is damaged, set it aside with: "
+                f"specforge-dstill verify {folder} --repair, and run the same capture command again"
+            ) from error
 
     def _as_json(self) -> dict[str, Any]:
         return json.loads(json.dumps(dataclasses.asdict(self)))
@@ -91,6 +144,18 @@ def config_hash(config: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read_samples(folder: Path) -> list[dict[str, Any]]:
-    """The cache's samples.jsonl: sample_id, id, length and token_hash of every file."""
-    return [row for _, row in jsonl.read_objects(folder / SAMPLES)]
+def read_samples(folder: Path, manifest: CacheManifest | None = None) -> list[dict[str, Any]]:
+    """The cache's samples.jsonl: a row of every file, see :mod:`specforge_dstill.data.markers`.
+
+    Errors: ``UserError`` when it cannot be read, or is not the one that ``manifest`` enters.
+    """
+    path = folder / SAMPLES
+    if manifest is not None and manifest.has_checksums:
+        with reading(path):
+            checksum = sha256_of(path)
+        if checksum != manifest.samples_sha256:
+            raise UserError(
+                f"{path} does not match its checksum; set it aside with: specforge-dstill verify "
+                f"{folder} --repair, and run the same capture command again"
+            )
+    return [row for _, row in jsonl.read_objects(path)]

@@ -14,7 +14,8 @@ from specforge.modeling.target.target_utils import TargetEmbeddingsAndHead, targ
 from specforge.training.model_loading import resolve_draft_config
 from torch import distributed
 
-from specforge_dstill.data.feature_files import check_cache
+from specforge_dstill.data.cache_check import check_cache
+from specforge_dstill.data.manifest import config_hash
 from specforge_dstill.errors import UserError
 from specforge_dstill.modes.agreement import agreed
 from specforge_dstill.modes.checkpoints import load_draft_weights
@@ -45,7 +46,7 @@ def build_drafter(
     """
     check_options(config, options, mode=mode, block_size=int(draft.block_size))
     if config.mode == "offline":
-        agreed(lambda: _check_features(config, draft))
+        agreed(lambda: _check_features(config, draft, target_config))
     parts = build_dflash_model(config, draft, draft_config, target_config, input_tools)
     drafter = BlockDrafter(
         draft,
@@ -77,7 +78,7 @@ def list_samples(folder: str) -> list[str]:
     return [relative_id(folder, path) for path in list_feature_files(folder)]
 
 
-def _check_features(config: Any, draft: Any) -> None:
+def _check_features(config: Any, draft: Any, target_config: Any) -> None:
     """Look at every file of the cache once, each rank at its share."""
     joined = distributed.is_available() and distributed.is_initialized()
     layers = [int(layer) for layer in draft.target_layer_ids]
@@ -88,6 +89,7 @@ def _check_features(config: Any, draft: Any) -> None:
         layers=layers,
         max_length=config.data.max_length,
         dtype=getattr(torch, config.model.torch_dtype),
+        target_hash=config_hash(target_config),
         rank=distributed.get_rank() if joined else 0,
         world_size=distributed.get_world_size() if joined else 1,
     )

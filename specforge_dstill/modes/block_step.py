@@ -12,6 +12,7 @@ from typing import Any, cast
 from specforge.runtime.contracts import TrainBatch
 from torch import Tensor, nn
 
+from specforge_dstill.data.feature_files import not_finite
 from specforge_dstill.maths.distillation_loss import Retained
 from specforge_dstill.maths.linear_loss import LinearLoss, linear_loss
 from specforge_dstill.modes.block_batch import BlockBatch, SampleBlocks, stack_blocks
@@ -29,7 +30,14 @@ class Sample:
 
 
 def samples_of(batch: TrainBatch) -> list[Sample]:
-    """Cut the padding off each sample of a batch (its ``lengths`` come from our collator)."""
+    """Cut the padding off each sample of a batch (its ``lengths`` come from our collator).
+
+    Errors: ``UserError`` naming the sample whose states are NaN or infinite.
+    """
+    finite = batch.tensors["finite"].tolist()
+    if not all(finite):
+        pairs = zip(batch.sample_ids, finite, strict=True)
+        raise not_finite([sample_id for sample_id, fine in pairs if not fine])
     lengths = batch.tensors["lengths"].tolist()
     return [
         Sample(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from specforge.training.assembly import build_model_bundle
 from torch import distributed
 
-from specforge_dstill.data.feature_files import load_features
+from specforge_dstill.data.feature_files import load_features, require_finite
 from specforge_dstill.data.progress import Progress
 from specforge_dstill.maths.anchors import draw_anchors
 from specforge_dstill.modes.assembly import list_samples
@@ -58,6 +58,7 @@ class Collector:
     def record(self, sample_id: str) -> SampleRecord:
         """The trajectories of one sample, a pure function of teacher, sample, options and seed."""
         features = load_features(self.folder / sample_id)
+        require_finite(sample_id, features["hidden_states"][: self.max_length])
         sample = Sample(
             sample_id,
             input_ids=features["input_ids"][: self.max_length],

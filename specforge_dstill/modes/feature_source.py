@@ -18,7 +18,12 @@ from specforge.runtime.contracts import SampleRef
 from specforge.runtime.data_plane.offline_reader import OfflineManifestReader
 from torch import Tensor
 
-FEATURES = ("input_ids", "loss_mask", "hidden_states")
+from specforge_dstill.data.feature_files import HIDDEN, SCALE, all_finite, decoded, inspect
+from specforge_dstill.data.float8 import FLOAT8
+
+FEATURES = ("input_ids", "loss_mask", HIDDEN)
+
+Sample = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -29,16 +34,22 @@ class NamedReader:
     reader: OfflineManifestReader
 
     def read(self, limit: int | None = None) -> list[SampleRef]:
+        """One reference a feature file; to its scales, too, when the cache is float8."""
+        refs = self.reader.read(limit)
+        if refs and inspect(_path(refs[0].feature_store_uri)).dtype == FLOAT8:
+            refs = [replace(ref, feature_keys={**ref.feature_keys, SCALE: SCALE}) for ref in refs]
         return [
-            replace(ref, sample_id=relative_id(self.folder, ref.feature_store_uri))
-            for ref in self.reader.read(limit)
+            replace(ref, sample_id=relative_id(self.folder, ref.feature_store_uri)) for ref in refs
         ]
 
 
 def relative_id(folder: str, uri: str) -> str:
     """``file:///cache/data/0.ckpt`` in ``/cache`` -> ``data/0.ckpt``, with forward slashes."""
-    path = uri.removeprefix("file://")
-    return os.path.relpath(path, Path(folder).absolute()).replace(os.sep, "/")
+    return os.path.relpath(_path(uri), Path(folder).absolute()).replace(os.sep, "/")
+
+
+def _path(uri: str) -> str:
+    return uri.removeprefix("file://")
 
 
 def reader_for(mode: str) -> Callable[..., NamedReader]:
@@ -61,12 +72,36 @@ def reader_for(mode: str) -> Callable[..., NamedReader]:
     return build
 
 
-def collator() -> Callable[[Sequence[dict[str, Tensor]]], dict[str, Any]]:
-    """SpecForge's padding, plus ``lengths`` [b]: where each sample ends."""
+def normalizer_for(build: Callable[..., Callable[[Sample], Sample]]) -> Callable[..., Any]:
+    """The ``build_normalizer`` factory: SpecForge's, with float8 states decoded before it.
+
+    It runs in the loader's worker threads.
+    """
+
+    def build_decoding(max_len: int, **topology: Any) -> Callable[[Sample], Sample]:
+        normalize = build(max_len, **topology)
+
+        def decode_and_normalize(raw: Sample) -> Sample:
+            if SCALE in raw:
+                raw = decoded({name: tensor[:max_len] for name, tensor in raw.items()})
+            return normalize(raw)
+
+        return decode_and_normalize
+
+    return build_decoding
+
+
+def collator() -> Callable[[Sequence[Sample]], dict[str, Any]]:
+    """SpecForge's padding, plus ``lengths`` [b], where each sample ends, and ``finite`` [b].
+
+    ``finite`` is False where a sample's states hold NaN or infinity: looked for here, in the
+    loader's worker threads, and told where the sample's name is known (:func:`samples_of`).
+    """
     pad = build_collator()
 
-    def collate(features: Sequence[dict[str, Tensor]]) -> dict[str, Any]:
+    def collate(features: Sequence[Sample]) -> dict[str, Any]:
         lengths = torch.tensor([feature["input_ids"].shape[1] for feature in features])
-        return {**pad(features), "lengths": lengths}
+        finite = torch.tensor([all_finite(feature[HIDDEN]) for feature in features])
+        return {**pad(features), "lengths": lengths, "finite": finite}
 
     return collate

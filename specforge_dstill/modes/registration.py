@@ -28,7 +28,7 @@ from specforge_dstill.modes.assembly import build_drafter
 from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.checkpoints import build_draft
 from specforge_dstill.modes.drafter import BlockDrafter
-from specforge_dstill.modes.feature_source import collator, reader_for
+from specforge_dstill.modes.feature_source import collator, normalizer_for, reader_for
 from specforge_dstill.modes.records import RecordSource, record_source
 from specforge_dstill.modes.student import strategy_from
 from specforge_dstill.modes.teacher import teacher_strategy
@@ -73,7 +73,12 @@ def _spec(mode: str, options: DstillOptions) -> AlgorithmSpec:
 def _providers(mode: str, options: DstillOptions) -> AlgorithmProviders:
     dflash = algorithm_providers()
     offline = tuple(
-        replace(provider, build_reader=reader_for(mode), build_collator=collator)
+        replace(
+            provider,
+            build_reader=reader_for(mode),
+            build_normalizer=normalizer_for(provider.build_normalizer),
+            build_collator=collator,
+        )
         for provider in dflash.offline
     )
     streaming = tuple(

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,9 @@ import yaml
 from specforge.algorithms.builtin import builtin_algorithm_registry
 
 from specforge_dstill.data import capture as verb
-from specforge_dstill.data.capture_core import Share, batches_by_length, capture_samples
+from specforge_dstill.data.batches import batches_by_length
 from specforge_dstill.data.capture_sglang import SglangExtractor, load_sglang
 from specforge_dstill.data.capture_transformers import (
-    Features,
     TransformersExtractor,
     decoder_layers,
 )
@@ -28,51 +26,14 @@ from specforge_dstill.data.manifest import CacheManifest, read_samples
 from specforge_dstill.errors import UserError
 from specforge_dstill.token_hash import token_hash
 
+from .caches import LAYERS, WIDTH, capture_here, files_of, layout, make_samples
 from .conftest import write_lines
-
-LAYERS = (0, 2, 3)
-WIDTH = 32 * len(LAYERS)
-
-
-def layout(name: str = "dflash") -> Any:
-    registration = builtin_algorithm_registry().resolve(name)
-    return registration.providers.offline_for("text").capture_layout
-
-
-def make_samples(lengths: Sequence[int], *, scored: int = 4) -> list[TokenSample]:
-    stream = torch.Generator().manual_seed(0)
-    samples = []
-    for i, length in enumerate(lengths):
-        mask = torch.zeros(length, dtype=torch.long)
-        mask[-scored:] = 1
-        ids = torch.randint(9, 60, (length,), generator=stream)
-        samples.append(TokenSample(f"s{i}", ids, mask))
-    return samples
-
-
-def make_manifest(**changes: Any) -> CacheManifest:
-    values: dict[str, Any] = {
-        "target": "tiny", "target_hash": "0", "target_layer_ids": LAYERS, "strategy": "dflash",
-        "keys": ("input_ids", "loss_mask", "hidden_states"), "width": WIDTH, "dtype": "float32",
-        "chat_template": "tokenizer", "chat_template_hash": "0", "max_length": 64,
-        "conversations": "c.jsonl", "conversations_hash": "0", "conversation_count": 7,
-        "shard_size": 3,
-    }  # fmt: skip
-    return CacheManifest(**(values | changes))
 
 
 def expected(model: Any, sample: TokenSample, layers: Sequence[int] = LAYERS) -> torch.Tensor:
     with torch.inference_mode():
         states = model(sample.input_ids[None], output_hidden_states=True).hidden_states
     return torch.cat([states[layer + 1][0] for layer in layers], dim=-1)
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.mark.parametrize("layers", [(0,), (3,), (0, 2, 3), (3, 1)])
@@ -125,19 +86,6 @@ def test_batches_by_length() -> None:
     assert list(batches_by_length([], 8)) == []
 
 
-def capture_here(folder: Path, samples: list[TokenSample], extract: Any, **options: Any) -> Any:
-    manifest = options.pop("manifest", make_manifest())
-    return capture_samples(
-        samples,
-        extract,
-        layout=options.pop("layout", layout()),
-        folder=folder,
-        manifest=manifest,
-        batch_tokens=32,
-        **options,
-    )
-
-
 def test_the_cache_on_disk(model: Any, tmp_path: Path) -> None:
     samples = make_samples([9, 5, 17, 6, 7, 8, 9])
     samples[1] = TokenSample("s1", samples[1].input_ids, torch.tensor([0, 1, 0, 1, 0]))
@@ -184,121 +132,6 @@ def test_specforge_reads_the_cache(model: Any, tmp_path: Path) -> None:
         provider = builtin_algorithm_registry().resolve(name).providers.offline_for("text")
         raw = torch.load(folder / "data/00000/00000000.ckpt", weights_only=True)
         assert provider.build_normalizer(64)(raw)["hidden_states"].shape == (1, 9, WIDTH)
-
-
-class Counting:
-    """An extractor that counts its samples, and can stop as a killed run would."""
-
-    def __init__(self, extract: Callable[..., list[Features]], stop_after: int = 10**9) -> None:
-        self.extract, self.stop_after, self.seen = extract, stop_after, 0
-
-    def __call__(self, samples: Sequence[TokenSample]) -> list[Features]:
-        if self.seen + len(samples) > self.stop_after:
-            raise KeyboardInterrupt
-        self.seen += len(samples)
-        return self.extract(samples)
-
-
-def test_a_second_run_does_what_is_missing(model: Any, tmp_path: Path) -> None:
-    samples = make_samples([9, 5, 17, 6, 7, 8, 9])
-    extract = TransformersExtractor(model, LAYERS)
-    capture_here(tmp_path / "whole", samples, extract)
-    folder = tmp_path / "parts"
-    with pytest.raises(KeyboardInterrupt):
-        capture_here(folder, samples, Counting(extract, stop_after=4))
-    assert not (folder / "manifest.json").exists()
-    (folder / "data/00001").mkdir(exist_ok=True)
-    (folder / "data/00001/.00000003.ckpt.0123456789abcdef.tmp").write_bytes(b"half")
-    written = len(list(folder.rglob("*.ckpt")))
-    assert 0 < written < 7
-    rest = Counting(extract)
-    capture_here(folder, samples, rest)
-    assert rest.seen == 7 - written
-    assert files_of(folder) == files_of(tmp_path / "whole")
-    again = Counting(extract)
-    capture_here(folder, samples, again)
-    assert again.seen == 0
-    (folder / "data/00001/00000004.ckpt").unlink()
-    capture_here(folder, samples, again)
-    assert again.seen == 3  # its batch, so that the file comes out the same
-    assert files_of(folder) == files_of(tmp_path / "whole")
-
-
-def test_two_ranks_write_what_one_does(model: Any, tmp_path: Path) -> None:
-    samples = make_samples([9, 5, 17, 6, 7, 8, 9])
-    extract = TransformersExtractor(model, LAYERS)
-    capture_here(tmp_path / "one", samples, extract)
-    folder = tmp_path / "two"
-    assert capture_here(folder, samples, extract, share=Share(1, 2)) is None
-    quiet = capture_here(folder, samples, extract, share=Share(0, 2, writes=False))
-    assert quiet is None
-    assert capture_here(folder, samples, extract, share=Share(0, 2)) is not None
-    assert files_of(folder) == files_of(tmp_path / "one")
-
-
-def test_other_features_in_the_folder_are_refused(model: Any, tmp_path: Path) -> None:
-    samples = make_samples([9])
-    extract = TransformersExtractor(model, LAYERS)
-    capture_here(tmp_path, samples, extract)
-    before = files_of(tmp_path)
-    with pytest.raises(UserError) as caught:
-        capture_here(tmp_path, samples, extract, manifest=make_manifest(target_layer_ids=(1,)))
-    assert str(caught.value) == (
-        f"{tmp_path}: holds features made with other settings "
-        "(target_layer_ids was [0, 2, 3] and is now [1]); choose another --output"
-    )
-    assert files_of(tmp_path) == before
-    (tmp_path / "capture.json").unlink()
-    with pytest.raises(UserError, match="holds features that this command did not make"):
-        capture_here(tmp_path, samples, extract)
-
-
-def test_features_that_are_not_finite_are_left_out(model: Any, tmp_path: Path) -> None:
-    real = TransformersExtractor(model, LAYERS)
-
-    def extract(samples: Sequence[TokenSample]) -> list[Features]:
-        spoilt = {"s1": float("inf")}
-        return [
-            Features(found.hidden_states + spoilt.get(sample.id, 0.0))
-            for sample, found in zip(samples, real(samples), strict=True)
-        ]
-
-    samples = make_samples([9, 5])
-    done = capture_here(tmp_path, samples, extract)
-    assert (done.samples, done.dropped) == (1, {"features that are not finite": 1})
-    assert done.dropped_ids["features that are not finite"] == ["s1"]
-    assert not (tmp_path / "data/00000/00000001.ckpt").exists()
-    counting = Counting(extract)
-    capture_here(tmp_path, samples, counting)
-    assert counting.seen == 0
-
-
-def test_nothing_usable(model: Any, tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        capture_here(tmp_path, make_samples([9, 5], scored=1), TransformersExtractor(model, LAYERS))
-    assert str(caught.value) == (
-        f"{tmp_path}: no conversation gave a usable sample: "
-        "2 with no two neighbouring scored tokens"
-    )
-
-
-def test_a_full_disk(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    extract = TransformersExtractor(model, LAYERS)
-    capture_samples(
-        make_samples([9]), extract, layout=layout(), folder=tmp_path, manifest=make_manifest()
-    )
-    (tmp_path / "data/00000/00000000.ckpt").unlink()
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UserError) as caught:
-        capture_here(tmp_path, make_samples([9]), extract)
-    assert str(caught.value) == (
-        f"{tmp_path}/data/00000/00000000.ckpt: cannot be written: No space left on device; what "
-        "was finished is kept, make room or choose another folder and run the same command again"
-    )
-    assert list(tmp_path.rglob("*.tmp")) == []
 
 
 class FakeSglang:

@@ -1,70 +1,23 @@
 from __future__ import annotations
 
-import gzip
-import io
-import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from specforge_dstill.data import jsonl
-from specforge_dstill.data.feature_files import FeatureInfo, check_cache, inspect, load_features
-from specforge_dstill.data.manifest import CacheManifest
+from specforge_dstill.data.feature_files import (
+    HIDDEN,
+    SCALE,
+    FeatureInfo,
+    all_finite,
+    inspect,
+    load_features,
+    read_tensors,
+)
+from specforge_dstill.data.float8 import FLOAT8, decode_float8, encode_float8
 from specforge_dstill.errors import UserError
 
-KEYS = ("input_ids", "loss_mask", "hidden_states")
-
-
-def record(length: int = 6, width: int = 8, **changes: Any) -> dict[str, Any]:
-    mask = torch.zeros(length, dtype=torch.long)
-    mask[-3:] = 1
-    made = {
-        "input_ids": torch.arange(length),
-        "loss_mask": mask,
-        "hidden_states": torch.zeros(length, width),
-    }
-    return made | changes
-
-
-def save(folder: Path, name: str, values: Any) -> Path:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(values, path)
-    return path
-
-
-def check(folder: Path, **options: Any) -> list[FeatureInfo]:
-    return check_cache(folder, **{"required_keys": KEYS, "width": 8, "layers": [1, 3], **options})
-
-
-def fault(folder: Path, **options: Any) -> str:
-    with pytest.raises(UserError) as caught:
-        check(folder, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def write_manifest(folder: Path, **changes: Any) -> None:
-    """A manifest of a finished capture of layers 1 and 3."""
-    made: dict[str, Any] = {
-        "target": "t",
-        "target_hash": "",
-        "target_layer_ids": (1, 3),
-        "strategy": "dflash",
-        "keys": KEYS,
-        "width": 8,
-        "dtype": "float32",
-        "max_length": 64,
-        "shard_size": 1,
-        "chat_template": "tokenizer",
-        "chat_template_hash": "",
-        "conversations": "c",
-        "conversations_hash": "",
-        "conversation_count": 1,
-    }
-    CacheManifest(**{**made, **changes}).write(folder)
+from .caches import KEYS, record, save
 
 
 def test_inspect(tmp_path: Path) -> None:
@@ -80,149 +33,34 @@ def test_inspect(tmp_path: Path) -> None:
     assert not inspect(path, max_length=4).anchors
 
 
-def test_a_good_cache_shared_by_ranks(tmp_path: Path) -> None:
-    for i in range(5):
-        save(tmp_path, f"data/00000/0000000{i}.ckpt", record(6 + i))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        everything = check(tmp_path, dtype=torch.float32)
-        parts = [check(tmp_path, rank=rank, world_size=2) for rank in (0, 1)]
-    assert [info.lengths["input_ids"] for info in everything] == [6, 7, 8, 9, 10]
-    assert parts == [everything[0::2], everything[1::2]]
+def test_float8_states_come_decoded(tmp_path: Path) -> None:
+    states = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    values, scales = encode_float8(states, layers=2)
+    path = save(tmp_path, "a.ckpt", record(hidden_states=values, hidden_states_scale=scales))
+    raw = read_tensors(path)
+    assert raw[HIDDEN].dtype == FLOAT8
+    assert torch.equal(raw[SCALE], scales)
+    found = load_features(path)
+    assert list(found) == list(KEYS)
+    assert found[HIDDEN].dtype == torch.float32
+    assert torch.equal(found[HIDDEN], decode_float8(values, scales))
+    info = inspect(path)
+    assert (info.dtype, info.width, info.scales) == (FLOAT8, 8, 2)
 
 
-def test_gzip_and_a_leading_batch_axis(tmp_path: Path) -> None:
-    """Files of SpecForge's own script are read, too."""
-    buffer = io.BytesIO()
-    torch.save(record(hidden_states=torch.zeros(1, 6, 8)), buffer)
-    (tmp_path / "a.ckpt.gz").write_bytes(gzip.compress(buffer.getvalue()))
-    (info,) = check(tmp_path)
-    assert (info.width, info.lengths["hidden_states"]) == (8, 6)
+def test_float8_states_without_fitting_scales(tmp_path: Path) -> None:
+    values, scales = encode_float8(torch.ones(6, 8), layers=2)
+    path = save(tmp_path, "a.ckpt", record(hidden_states=values, hidden_states_scale=scales[:-1]))
+    with pytest.raises(UserError, match=r"a.ckpt: its float8 states do not fit their scales"):
+        load_features(path)
 
 
-class Planted:
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.mark,)
-
-
-def test_code_in_a_file_is_refused_and_not_run(tmp_path: Path) -> None:
-    mark = tmp_path / "ran"
-    path = save(tmp_path / "cache", "a.ckpt", record(extra=Planted(mark)))
-    expected = (
-        f"{path}: holds more than tensors; reading it would run code in it, so it is refused; "
-        "capture it again"
-    )
-    assert fault(tmp_path / "cache") == expected
-    assert not mark.exists()
-    torch.load(path, weights_only=False)
-    assert mark.exists()  # the trap was real
-
-
-@pytest.mark.parametrize("kept", [0, 10, 700, 1500])
-def test_a_truncated_file_is_found(tmp_path: Path, kept: int) -> None:
-    save(tmp_path, "a.ckpt", record())
-    path = save(tmp_path, "b.ckpt", record())
-    path.write_bytes(path.read_bytes()[:kept])
-    message = fault(tmp_path)
-    assert message.startswith(f"{path}: cannot be read (")
-    assert message.endswith(
-        "); it is truncated or no feature file: delete it and run capture again"
-    )
-
-
-def test_not_a_feature_file(tmp_path: Path) -> None:
-    path = save(tmp_path, "a.ckpt", [torch.zeros(2)])
-    assert fault(tmp_path) == f"{path}: is not a feature file (a dictionary of tensors)"
-    with pytest.raises(UserError, match="cannot be read"):
-        load_features(tmp_path / "none.ckpt")
-
-
-def test_missing_tensors(tmp_path: Path) -> None:
-    path = save(tmp_path, "a.ckpt", {"input_ids": torch.arange(6)})
-    assert fault(tmp_path) == (
-        f"{path}: lacks 'loss_mask' and 'hidden_states' (it has input_ids); capture again with "
-        "the mode you train"
-    )
-
-
-def test_the_width_of_other_layers(tmp_path: Path) -> None:
-    path = save(tmp_path, "a.ckpt", record(width=576))
-    assert fault(tmp_path, width=768, layers=[1, 4, 8, 12]) == (
-        f"{path}: cache has width 576 = 3 layers x 192; the draft config wants layers "
-        "[1,4,8,12] = 768; capture again or use its draft config"
-    )
-    assert "cache has width 576; the draft" in fault(tmp_path, width=500, layers=[1, 4])
-
-
-def test_the_layers_of_the_manifest(tmp_path: Path) -> None:
-    save(tmp_path, "a.ckpt", record())
-    write_manifest(tmp_path, target_layer_ids=(1, 2))
-    assert check(tmp_path, layers=[1, 2])
-    assert fault(tmp_path) == (
-        f"{tmp_path}: cache has layers [1,2] of the target; the draft config wants layers [1,3]; "
-        "capture again or use its draft config"
-    )
-
-
-def test_a_file_that_vanished(tmp_path: Path) -> None:
-    for name in ("a.ckpt", "b.ckpt"):
-        save(tmp_path, f"data/{name}", record())
-    write_manifest(tmp_path, samples=3)
-    rows = [{"sample_id": f"data/{name}.ckpt"} for name in "abc"]
-    jsonl.write_objects(tmp_path / "samples.jsonl", rows)
-    said = fault(tmp_path)
-    assert "1 of 3 samples have lost their file (first: data/c.ckpt)" in said
-    save(tmp_path, "data/c.ckpt", record())
-    assert len(check(tmp_path)) == 3
-
-
-def test_lengths_that_differ(tmp_path: Path) -> None:
-    path = save(tmp_path, "a.ckpt", record(hidden_states=torch.zeros(5, 8)))
-    assert fault(tmp_path) == (
-        f"{path}: its tensors differ in length (input_ids 6, loss_mask 6, hidden_states 5); "
-        "capture it again"
-    )
-
-
-def test_a_sample_too_short_for_a_block(tmp_path: Path) -> None:
-    path = save(tmp_path, "a.ckpt", record(loss_mask=torch.tensor([0, 1, 0, 1, 0, 1])))
-    assert fault(tmp_path) == (
-        f"{path}: no two neighbouring tokens are scored, so no block fits; delete the file"
-    )
-    path = save(tmp_path, "a.ckpt", record())
-    assert fault(tmp_path, max_length=4) == (
-        f"{path}: no two neighbouring tokens are scored in its first 4, so no block fits; "
-        "delete the file"
-    )
-
-
-def test_an_empty_folder(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "none"):
-        assert fault(folder) == (
-            f"{folder}: no feature files there; make them with: specforge-dstill capture"
-        )
-
-
-def test_another_dtype_is_a_warning(tmp_path: Path) -> None:
-    for name in ("a.ckpt", "b.ckpt"):
-        save(tmp_path, name, record(hidden_states=torch.zeros(6, 8, dtype=torch.bfloat16)))
-    with pytest.warns(UserWarning, match="are bfloat16 and the draft is float32") as caught:
-        check(tmp_path, dtype=torch.float32)
-    assert len(caught) == 1
-
-
-def test_an_unfinished_capture_is_a_warning(tmp_path: Path) -> None:
-    save(tmp_path, "a.ckpt", record())
-    (tmp_path / "capture.json").write_text("{}")
-    with pytest.warns(UserWarning, match="its capture is not finished"):
-        check(tmp_path)
-
-
-def test_a_broken_manifest(tmp_path: Path) -> None:
-    save(tmp_path, "a.ckpt", record())
-    for text in ("{", "[]", '{"format": 9}', '{"format": 1}'):
-        (tmp_path / "manifest.json").write_text(text)
-        assert fault(tmp_path).startswith(f"{tmp_path}/manifest.json: not a cache's manifest: ")
+def test_all_finite() -> None:
+    states = torch.randn(5, 7)
+    assert all_finite(states)
+    assert all_finite(states[:0])
+    for bad in ("nan", "inf", "-inf"):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            broken = states.to(dtype)
+            broken[3, 6] = float(bad)
+            assert not all_finite(broken)

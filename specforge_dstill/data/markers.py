@@ -1,0 +1,175 @@
+"""The files that enter what a capture has finished: whose it is, and a marker a shard.
+
+``capture.json`` says what is captured and is claimed before the first feature file. A shard's
+marker, ``shards/00003.jsonl``, has a line for each of its conversations, in order:
+
+    {"sample_id", "id", "length", "token_hash", "bytes", "sha256"}   a feature file
+    {"id", "dropped"}                                                left out, and why
+    {"id", "damaged"}                                                taken back: to be done again
+
+and a last line with the digest of the capture it belongs to and its own checksum.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specforge_dstill.data import jsonl
+from specforge_dstill.data.manifest import WITHOUT_CHECKSUMS
+from specforge_dstill.data.settings import differences
+from specforge_dstill.errors import UserError
+from specforge_dstill.files import create_once, json_bytes, make_folder, reading, write_atomically
+from specforge_dstill.trajectory_store.checksums import json_sha256
+
+IDENTITY = "capture.json"
+MARKERS = "shards"
+
+Row = dict[str, Any]
+
+
+class MarkerError(ValueError):
+    """A marker that is not as it was written; the message says how."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What is entered of one shard. ``capture`` is the identity's digest."""
+
+    capture: str
+    rows: tuple[Row, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every conversation is done with."""
+        return all("damaged" not in row for row in self.rows)
+
+    @property
+    def samples(self) -> list[Row]:
+        """The rows of feature files."""
+        return [row for row in self.rows if "sample_id" in row]
+
+    def without(self, problems: dict[str, str]) -> Marker:
+        """With the rows of the given sample ids taken back, each for its problem."""
+        rows = [
+            {"id": row["id"], "damaged": problems[row["sample_id"]]}
+            if row.get("sample_id") in problems
+            else row
+            for row in self.rows
+        ]
+        return Marker(self.capture, tuple(rows))
+
+    def to_bytes(self) -> bytes:
+        """The file's content."""
+        last: Row = {"capture": self.capture, "rows": len(self.rows)}
+        last["checksum"] = json_sha256([*self.rows, last])
+        return "".join(map(jsonl.line, [*self.rows, last])).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Marker:
+        """The inverse of :meth:`to_bytes`. Errors: ``MarkerError`` unless every byte fits."""
+        try:
+            *rows, last = map(json.loads, content.splitlines())
+            marker = cls(last["capture"], tuple(rows))
+            if marker.to_bytes() != content:
+                raise MarkerError("it does not match its own checksum")
+            return marker
+        except MarkerError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise MarkerError(f"it is no marker ({error})") from error
+
+
+def marker_name(shard: int) -> str:
+    """The marker's path within the cache: ``shards/00003.jsonl``."""
+    return f"{MARKERS}/{shard:05d}.jsonl"
+
+
+def read_marker(folder: Path, shard: int) -> Marker | None:
+    """The marker of a shard, None when there is none. Errors: ``MarkerError`` when damaged."""
+    path = folder / marker_name(shard)
+    if not path.is_file():
+        return None
+    with reading(path):
+        content = path.read_bytes()
+    return Marker.from_bytes(content)
+
+
+def write_marker(folder: Path, shard: int, marker: Marker) -> None:
+    """Enter a shard. Errors: ``UserError`` when the file system refuses."""
+    make_folder(folder / MARKERS)
+    write_atomically(folder / marker_name(shard), marker.to_bytes())
+
+
+def read_identity(folder: Path) -> dict[str, Any] | None:
+    """What capture.json says; None without it. Errors: ``UserError`` when it is damaged."""
+    path = folder / IDENTITY
+    if not path.is_file():
+        return None
+    with reading(path):
+        content = path.read_bytes()
+    try:
+        return parse_identity(content)
+    except ValueError as error:
+        raise UserError(
+            f"{path} is damaged ({error}); set it aside with: specforge-dstill verify {folder} "
+            "--repair, and run the same command again"
+        ) from error
+
+
+def identity_bytes(identity: dict[str, Any]) -> bytes:
+    """capture.json's content; ``checksum`` is over all the rest."""
+    return json_bytes({**identity, "checksum": json_sha256(identity)})
+
+
+def parse_identity(content: bytes) -> dict[str, Any]:
+    """The inverse of :func:`identity_bytes`. Errors: ``ValueError`` unless every byte fits."""
+    found = json.loads(content)
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    checksum = found.pop("checksum", None)
+    if checksum is None and found.get("format") == WITHOUT_CHECKSUMS:
+        return found  # refused by its format, and told so
+    if identity_bytes(found) != content:
+        raise ValueError("it does not match its own checksum")
+    return found
+
+
+def claim(folder: Path, identity: dict[str, Any]) -> str:
+    """Make ``folder`` that of a capture, or find that it is. Returns the identity's digest.
+
+    Any number of processes may call this at once.
+
+    Errors: ``UserError`` on a folder that holds other features, or cannot be written.
+    """
+    digest = json_sha256(identity)
+    if not (folder / IDENTITY).exists():
+        if not _entered_by(folder, digest) and any(folder.glob("**/*.ckpt")):
+            raise UserError(
+                f"{folder}: holds features that this command did not make; choose another --output"
+            )
+        make_folder(folder)
+        create_once(folder / IDENTITY, identity_bytes(identity))
+    changed = differences(read_identity(folder) or {}, identity)
+    if changed:
+        raise UserError(
+            f"{folder}: holds features made with other settings ({changed}); "
+            "choose another --output"
+        )
+    return digest
+
+
+def _entered_by(folder: Path, digest: str) -> bool:
+    """Whether some shard was entered by this capture: capture.json was lost or set aside."""
+    return any(marker.capture == digest for marker in _readable_markers(folder))
+
+
+def _readable_markers(folder: Path) -> Iterator[Marker]:
+    for path in sorted((folder / MARKERS).glob("*.jsonl")):
+        try:
+            yield Marker.from_bytes(path.read_bytes())
+        except (OSError, MarkerError):
+            continue
