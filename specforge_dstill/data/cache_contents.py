@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specforge_dstill.data.feature_files import HIDDEN, load_features
+from specforge_dstill.data.feature_files import HIDDEN, read_tensors
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.anchors import valid_anchors
 
@@ -42,7 +42,7 @@ class CacheContents:
         self.files += 1
         try:
             self.bytes += path.stat().st_size
-            found = load_features(path)
+            found = read_tensors(path)
             mask = found["loss_mask"].flatten()
             size = len(found["input_ids"].flatten())
         except UserError as error:

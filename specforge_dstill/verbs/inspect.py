@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from specforge_dstill.arguments import natural, positive
-from specforge_dstill.data.capture_core import IDENTITY
 from specforge_dstill.data.manifest import MANIFEST
+from specforge_dstill.data.markers import IDENTITY
 from specforge_dstill.errors import UserError
 from specforge_dstill.trajectory_store.identity import IDENTITY_FILE
 from specforge_dstill.verbs.inspect_cache import inspect_cache

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from specforge_dstill.data.cache_contents import CacheContents, feature_paths, read_contents
-from specforge_dstill.data.capture_core import IDENTITY
 from specforge_dstill.data.manifest import CacheManifest
+from specforge_dstill.data.markers import IDENTITY
 from specforge_dstill.data.progress import Progress
 from specforge_dstill.errors import UserError
 from specforge_dstill.table import bar, byte_text, text_table, wrapped

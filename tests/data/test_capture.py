@@ -22,6 +22,8 @@ from specforge_dstill.data.capture_transformers import (
     decoder_layers,
 )
 from specforge_dstill.data.chat import TokenSample
+from specforge_dstill.data.feature_files import load_features, read_tensors
+from specforge_dstill.data.float8 import encode_float8
 from specforge_dstill.data.manifest import CacheManifest, read_samples
 from specforge_dstill.errors import UserError
 from specforge_dstill.token_hash import token_hash
@@ -266,6 +268,8 @@ def test_the_verb(
     assert manifest.generation == settings
     assert manifest.template_kwargs == {"enable_thinking": False}
     assert manifest.chat_template == "tokenizer"
+    assert manifest.draft_config["dflash_config"]["target_layer_ids"] == list(LAYERS)
+    assert manifest.options["batch_tokens"] == 8192
     found = torch.load(cache / "data/00000/00000001.ckpt", weights_only=True)
     assert found["input_ids"].tolist() == [1, 7, 6, 11, 2, 6, 1, 8, 6, 11, 12, 13, 14, 2, 6]
     assert found["loss_mask"].tolist() == [0] * 9 + [1] * 5 + [0]
@@ -283,6 +287,31 @@ def test_the_verb_for_our_modes(run_file: Path, conversations: Path, tmp_path: P
     assert (manifest.strategy, manifest.dtype) == ("dflash", "bfloat16")
     found = torch.load(tmp_path / "t/data/00000/00000000.ckpt", weights_only=True)
     assert found["hidden_states"].dtype == torch.bfloat16
+
+
+def test_the_verb_for_float8(run_file: Path, conversations: Path, tmp_path: Path) -> None:
+    for dtype in ("fp8", "float32"):
+        run_verb(run_file, conversations, "--output", tmp_path / dtype, "--dtype", dtype)
+    manifest = CacheManifest.read(tmp_path / "fp8")
+    assert manifest is not None
+    assert manifest.dtype == "float8_e4m3fn"
+    assert manifest.keys == ("input_ids", "loss_mask", "hidden_states", "hidden_states_scale")
+    for name in ("data/00000/00000000.ckpt", "data/00002/00000006.ckpt"):
+        stored = read_tensors(tmp_path / "fp8" / name)
+        states = load_features(tmp_path / "float32" / name)["hidden_states"]
+        assert tuple(stored) == manifest.keys
+        values, scales = encode_float8(states, layers=len(LAYERS))
+        assert torch.equal(stored["hidden_states"].float(), values.float())
+        assert torch.equal(stored["hidden_states_scale"], scales)
+
+
+def test_float8_is_refused_for_modes_that_cannot_read_it(
+    run_file: Path, conversations: Path, tmp_path: Path
+) -> None:
+    draft = tmp_path / "draft.json"
+    draft.write_text(draft.read_text().replace("DFlashDraftModel", "DSparkDraftModel"))
+    with pytest.raises(UserError, match="dspark is SpecForge's own and cannot read it"):
+        run_verb(run_file, conversations, "--mode", "dspark", "--dtype", "fp8")
 
 
 def test_the_verb_for_dspark(run_file: Path, conversations: Path, tmp_path: Path) -> None:
