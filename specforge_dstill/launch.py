@@ -178,14 +178,14 @@ def check_outputs(config: Config) -> None:
 def run_worker(
     resolved: ResolvedRun,
     environment: Mapping[str, str | None],
-    run: Callable[[ResolvedRun], object] | None = None,
+    run: Callable[[ResolvedRun], object],
 ) -> int:
-    """Train, in this process, as one rank.
+    """Train, or what else ``run`` does, in this process, as one rank.
 
     Args:
         resolved: the config of this process's role, bound to its mode.
         environment: what the launch plan sets, and with None unsets, for this process.
-        run: what to do once the ranks are joined; by default SpecForge's own run.
+        run: what to do once the ranks are joined.
 
     Returns:
         0, or 128 + the signal that ended it early.
@@ -198,7 +198,7 @@ def run_worker(
     os.environ["FSDP_SHARDING"] = resolved.config.training.fsdp_sharding
     try:
         with unwinding_on_signals():
-            _seeded(resolved, run or _specforge_run)
+            _seeded(resolved, run)
     except Stopped as stopped:
         return stopped.exit_status
     return 0
@@ -235,7 +235,8 @@ def _seeded(resolved: ResolvedRun, run: Callable[[ResolvedRun], object]) -> None
         destroy_distributed()
 
 
-def _specforge_run(resolved: ResolvedRun) -> None:
+def specforge_run(resolved: ResolvedRun) -> None:
+    """SpecForge's own run of a mode, once the ranks are joined."""
     from specforge.application import build_application_run
 
     from specforge_dstill.data.safe_loading import only_tensors

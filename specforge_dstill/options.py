@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from specforge_dstill.errors import UserError
 from specforge_dstill.validation import dotted_keys, explain
+
+_FUNCTION = re.compile(r"[\w.]+:[\w.]+")
 
 Scalar = bool | int | float | str | None
 
@@ -50,6 +60,21 @@ class CollectOptions(Section):
         "float16", description="how the store keeps log-probabilities"
     )
     shard_size: int = Field(64, ge=1, description="samples per file of the store")
+    on_shard: str | None = Field(
+        None,
+        description="package.module:function, called with uri, index and path (null when the "
+        "file is elsewhere) after each shard is in place; null: none",
+    )
+    after_training: bool = Field(
+        False, description="collect when dstill_teacher ends, in the same job, by its last weights"
+    )
+
+    @field_validator("on_shard")
+    @classmethod
+    def _names_a_function(cls, name: str | None) -> str | None:
+        if name is not None and not _FUNCTION.fullmatch(name):
+            raise ValueError(f"{name!r} is not of the form package.module:function")
+        return name
 
     @model_validator(mode="after")
     def _temperature_needs_sampling(self) -> CollectOptions:
@@ -106,8 +131,9 @@ class DstillOptions(Section):
     trajectories: str = Field(
         "trajectories",
         min_length=1,
-        description="folder of the trajectory store; online: none, the teacher rolls out blocks "
-        "in the student's step",
+        description="where the trajectory store is: a folder, a URL that fsspec knows (s3://, "
+        "gs://, hf://), or one of a scheme that another package registers; online: none, the "
+        "teacher rolls out blocks in the student's step",
     )
     blocks_per_group: int = Field(
         8, ge=1, description="blocks that attend at once: bounds the attention's memory"

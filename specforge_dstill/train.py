@@ -10,10 +10,17 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from specforge_dstill.after_training import (
+    check_collection,
+    collection_of,
+    latest_checkpoint,
+    release_memory,
+)
 from specforge_dstill.console import DONE, Parser, exit_status, say
 from specforge_dstill.launch import (
     check_inputs,
@@ -21,6 +28,7 @@ from specforge_dstill.launch import (
     for_role,
     refusals,
     run_worker,
+    specforge_run,
 )
 from specforge_dstill.mode_names import ALL_MODES, DSTILL_MODES
 from specforge_dstill.runfile import DEFAULT_PATH, RunFile, load_run
@@ -28,6 +36,8 @@ from specforge_dstill.runfile import DEFAULT_PATH, RunFile, load_run
 if TYPE_CHECKING:
     from specforge.application import ResolvedRun
     from specforge.launch_plan import LaunchPlan
+
+    from specforge_dstill.options import DstillOptions
 
 _EXAMPLES = """\
 examples:
@@ -90,26 +100,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
-    from specforge.application import resolve_run
-
     run = load_run(args.config, args.overrides, args.mode)
     if run.config.training.attention_backend != "fa":
         # SpecForge says so on import, on every rank, whether the run uses it or not.
         warnings.filterwarnings("ignore", message="flash_attn is not found")
+    run, algorithm = _followed(run)
     with refusals(every_value_error=True):
-        config = follow_torchrun(run.config, os.environ, explicit=run.explicit)
-        run = replace(run, config=config)
-        algorithm = resolve_run(config, _registry(run)).algorithm
         plan = _plan(run, algorithm, args)
     if args.plan:
         print(plan.render())
         return DONE
-    check_inputs(config, teacher=run.teacher)
+    check_inputs(run.config, teacher=run.teacher)
     if plan.kind != "worker":
         from specforge.launch_plan import run_commands
 
         return run_commands(plan)
-    return _work(run, algorithm, plan)
+    return _work(run, args.overrides, algorithm, plan)
+
+
+def _followed(run: RunFile) -> tuple[RunFile, Any]:
+    """The run on the ranks that torchrun started, and its mode as SpecForge's algorithm."""
+    from specforge.application import resolve_run
+
+    with refusals(every_value_error=True):
+        config = follow_torchrun(run.config, os.environ, explicit=run.explicit)
+        run = replace(run, config=config)
+        return run, resolve_run(config, _registry(run)).algorithm
 
 
 def _registry(run: RunFile) -> Any:
@@ -139,7 +155,15 @@ def _plan(run: RunFile, algorithm: Any, args: argparse.Namespace) -> LaunchPlan:
     )
 
 
-def _work(run: RunFile, algorithm: Any, plan: LaunchPlan) -> int:
+def _work(run: RunFile, overrides: Sequence[str], algorithm: Any, plan: LaunchPlan) -> int:
+    resolved, note = _bound(run, algorithm, plan.role)
+    for line in filter(None, (note, run.note)):
+        say(line)
+    return run_worker(resolved, plan.worker_env, _job(run, overrides, plan.role))
+
+
+def _bound(run: RunFile, algorithm: Any, role: str) -> tuple[ResolvedRun, str | None]:
+    """The run as one process of that role runs it here, and a line that says what was chosen."""
     from specforge.application import bind_run
     from specforge.utils import get_device_type
 
@@ -151,18 +175,32 @@ def _work(run: RunFile, algorithm: Any, plan: LaunchPlan) -> int:
         attention_backends=algorithm.spec.capabilities.attention_backends,
     )
     with refusals(every_value_error=True):
-        resolved = bind_run(for_role(config, plan.role), algorithm)
-    for line in filter(None, (note, run.note)):
-        say(line)
-    if run.mode != "dstill_collect":
-        return run_worker(resolved, plan.worker_env)
+        return bind_run(for_role(config, role), algorithm), note
 
-    def collect(bound: ResolvedRun) -> None:
-        from specforge_dstill.modes import run_collect
 
-        run_collect(bound, run.options)
+def _job(run: RunFile, overrides: Sequence[str], role: str) -> Callable[[ResolvedRun], None]:
+    """What one process does once the ranks are joined."""
+    if run.mode == "dstill_collect":
+        return partial(_collect, options=run.options)
+    if run.mode != "dstill_teacher" or not run.options.collect.after_training:
+        return specforge_run
+    check_collection(collection_of(run, overrides))
 
-    return run_worker(resolved, plan.worker_env, collect)
+    def train_and_collect(resolved: ResolvedRun) -> None:
+        specforge_run(resolved)
+        release_memory()
+        teacher = latest_checkpoint(resolved.config.output_dir, resolved.config.run_id)
+        collection, algorithm = _followed(collection_of(run, overrides, teacher=teacher))
+        bound, _ = _bound(collection, algorithm, role)
+        _collect(bound, options=collection.options)
+
+    return train_and_collect
+
+
+def _collect(resolved: ResolvedRun, *, options: DstillOptions) -> None:
+    from specforge_dstill.modes import run_collect
+
+    run_collect(resolved, options)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,12 @@ from specforge_dstill.modes.block_step import Sample
 from specforge_dstill.modes.checkpoints import weights_hash
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.draws import sample_generator
+from specforge_dstill.modes.finished import finished
 from specforge_dstill.modes.refine import Refiner
+from specforge_dstill.modes.shard_callback import shard_callback
 from specforge_dstill.options import DstillOptions
 from specforge_dstill.trajectory_store import (
+    Manifest,
     SampleRecord,
     StoreIdentity,
     TrajectoryWriter,
@@ -36,7 +39,8 @@ from specforge_dstill.trajectory_store import (
 if TYPE_CHECKING:
     from specforge.application import ResolvedRun
 
-POLL_SECONDS = 0.5
+# Between two looks for the other ranks' shards: a look lists the whole store.
+POLL_SECONDS = (0.5, 10.0)
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,12 @@ class Collector:
 def run_collect(resolved: ResolvedRun, options: DstillOptions) -> None:
     """What ``--mode dstill_collect`` runs, once the ranks are joined."""
     config = resolved.config
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    on_shard = shard_callback(options.collect.on_shard)
+    done = finished(config, options)
+    if done is not None:
+        _tell("complete already", done, options.trajectories)
+        return
     bundle = build_model_bundle(config, algorithm=resolved.algorithm)
     drafter = bundle.model.eval()
     folder = config.data.hidden_states_path
@@ -93,18 +103,23 @@ def run_collect(resolved: ResolvedRun, options: DstillOptions) -> None:
         sample_ids=list_samples(folder),
         shard_size=options.collect.shard_size,
         logp_dtype=options.collect.logp_dtype,
+        on_shard=on_shard,
     )
-    rank, ranks = distributed.get_rank(), distributed.get_world_size()
     share = writer.missing(ranks, rank)
     # Shares fit together only if every rank has looked before any rank writes.
     distributed.barrier()
     _write(writer, collector, share, show=rank == 0)
     if rank == 0:
         _await_shards(writer)
-        manifest = writer.finish()
+        _tell("collected", writer.finish(), writer.uri)
+
+
+def _tell(what: str, manifest: Manifest, uri: str) -> None:
+    if distributed.get_rank() == 0:
         print(
-            f"trajectories: {manifest.total_blocks} blocks of {manifest.plan.samples} samples, "
-            f"{manifest.total_bytes} bytes in {writer.uri}"
+            f"trajectories {what}: {manifest.total_blocks} blocks of {manifest.plan.samples} "
+            f"samples, {manifest.total_bytes} bytes in {uri}",
+            flush=True,
         )
 
 
@@ -134,15 +149,19 @@ def store_identity(config: Any, options: DstillOptions, drafter: BlockDrafter) -
 
 def _write(writer: TrajectoryWriter, collector: Collector, share: list[int], *, show: bool) -> None:
     samples = sum(len(writer.samples_of(index)) for index in share)
+    asked = dict.fromkeys(share, 0)
     with Progress("collect", total=samples, enabled=show) as progress:
 
         def records(index: int) -> Iterator[SampleRecord]:
             for sample_id in writer.samples_of(index):
                 yield collector.record(sample_id)
+                asked[index] += 1
                 progress.advance()
 
         for index in share:
             writer.write_shard(index, records(index))
+            # A shard that an earlier run made and could not send asks for no records.
+            progress.advance(len(writer.samples_of(index)) - asked[index])
 
 
 def _await_shards(writer: TrajectoryWriter) -> None:
@@ -150,5 +169,7 @@ def _await_shards(writer: TrajectoryWriter) -> None:
 
     If a rank dies its launcher ends this one too.
     """
+    wait, longest = POLL_SECONDS
     while writer.missing():
-        time.sleep(POLL_SECONDS)
+        time.sleep(wait)
+        wait = min(1.5 * wait, longest)

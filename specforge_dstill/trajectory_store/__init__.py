@@ -8,7 +8,7 @@ processes; :func:`open_store` reads it through memory maps, by sample id. Nothin
 
 from __future__ import annotations
 
-from specforge_dstill.trajectory_store.backends import OnShard, open_store, open_writer
+from specforge_dstill.trajectory_store.backends import OnShard, check_uri, open_store, open_writer
 from specforge_dstill.trajectory_store.identity import StoreIdentity, StorePlan
 from specforge_dstill.trajectory_store.manifest import Manifest, ShardEntry
 from specforge_dstill.trajectory_store.protocol import TrajectoryReader, TrajectoryWriter
@@ -35,6 +35,7 @@ __all__ = [
     "TrajectoryReader",
     "TrajectoryStore",
     "TrajectoryWriter",
+    "check_uri",
     "open_store",
     "open_writer",
     "partition",

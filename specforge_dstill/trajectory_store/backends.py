@@ -16,6 +16,7 @@ from specforge_dstill.trajectory_store.manifest import Manifest
 from specforge_dstill.trajectory_store.protocol import TrajectoryReader, TrajectoryWriter
 from specforge_dstill.trajectory_store.reader import TrajectoryStore
 from specforge_dstill.trajectory_store.record import SampleRecord
+from specforge_dstill.trajectory_store.remote_folder import RemoteFolder
 from specforge_dstill.trajectory_store.remote_reader import RemoteStore
 from specforge_dstill.trajectory_store.remote_writer import RemoteWriter
 from specforge_dstill.trajectory_store.writer import StoreWriter
@@ -94,6 +95,16 @@ def open_writer(
         logp_dtype=logp_dtype,
     )
     return writer if on_shard is None else _Telling(writer, on_shard)
+
+
+def check_uri(uri: str) -> None:
+    """UserError unless something here can store under ``uri``, and can reach it where it is ours.
+
+    For a start that comes long before the first shard.
+    """
+    backend = _backend(uri)
+    if isinstance(backend, _Remote):
+        RemoteFolder.at(uri).sizes()
 
 
 def _backend(uri: str) -> Backend:

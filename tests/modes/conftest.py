@@ -12,6 +12,8 @@ import pytest
 from tests import tiny
 from tests.modes.running import ONLINE, Outcome, commands_on_two_ranks, train, write_run
 
+AFTER = ("dstill.collect.after_training=true",)
+
 
 @dataclass(frozen=True)
 class Stages:
@@ -65,7 +67,8 @@ class TwoRanks:
 def on_two_ranks(stages: Stages, tmp_path_factory: pytest.TempPathFactory) -> TwoRanks:
     """One torchrun for all: importing the libraries takes most of the time.
 
-    The student and the collection start from the teacher that one rank trained. ``sparse`` is a
+    The student and the collection start from the teacher that one rank trained; the teacher of
+    two ranks collects into ``after`` when its training ends. ``sparse`` is a
     teacher on samples with a single scored position, of which most draws leave nothing masked.
     """
     folder = tmp_path_factory.mktemp("two")
@@ -78,7 +81,7 @@ def on_two_ranks(stages: Stages, tmp_path_factory: pytest.TempPathFactory) -> Tw
     outcome = commands_on_two_ranks(
         folder,
         {
-            "teacher": ["--mode", "dstill_teacher"],
+            "teacher": ["--mode", "dstill_teacher", *AFTER, "dstill.trajectories=after"],
             "collect": ["--mode", "dstill_collect", start],
             "student": ["--mode", "dstill_student", start, store],
             "online": ["--mode", "dstill_student", start, *ONLINE],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,101 @@ def test_a_lost_shard_is_made_again_and_nothing_else(stages: Stages, tmp_path: P
     assert "4/4 samples" in again.out + again.err
     assert store_bytes(folder / "traj") == whole
     assert kept.stat().st_mtime_ns == before
+
+
+def test_a_complete_store_is_told_at_once(
+    stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a look at the features, and without the target."""
+    folder = stages.copy_to(tmp_path)
+    whole = store_bytes(folder / "traj")
+
+    def not_wanted(*_: Any, **__: Any) -> None:
+        raise AssertionError("the model is built")
+
+    monkeypatch.setattr("specforge_dstill.modes.collect.build_model_bundle", not_wanted)
+    outcome = train(folder, "dstill_collect")
+    assert outcome.status == 0, outcome.err
+    size = sum(len(content) for name, content in whole.items() if name.endswith(".arrow"))
+    assert outcome.out.splitlines() == [
+        f"trajectories complete already: 72 blocks of 12 samples, {size} bytes in traj"
+    ]
+    assert store_bytes(folder / "traj") == whole
+
+
+def test_a_store_of_another_teacher_is_not_complete(stages: Stages, tmp_path: Path) -> None:
+    folder = stages.copy_to(tmp_path)
+    other = ("dstill_teacher", "output_dir=out/other", "training.max_steps=1")
+    assert train(folder, *other).status == 0
+    line = train(folder, "dstill_collect", "model.draft_checkpoint_path=out/other").error
+    assert "was made with teacher_hash=" in line
+
+
+CALLBACK = """
+from pathlib import Path
+
+told = Path(__file__).with_name("told")
+
+def ship(*, uri, index, path):
+    with told.open("a") as file:
+        print(uri, index, path, path.exists(), file=file)
+
+def lose(*, uri, index, path):
+    raise OSError(f"no room for {index}")
+
+nothing = None
+"""
+
+
+@pytest.fixture
+def callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module of the user's on the path; where it writes what it is told."""
+    (tmp_path / "shipping.py").write_text(CALLBACK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "shipping", raising=False)
+    return tmp_path / "told"
+
+
+def test_a_function_hears_of_each_finished_shard(
+    stages: Stages, tmp_path: Path, callback: Path
+) -> None:
+    folder = stages.copy_to(tmp_path)
+    names = [f"shard-{index:05d}-of-00003.arrow" for index in range(3)]
+    (folder / "traj" / names[1]).unlink()
+    words = ("dstill.collect.on_shard=shipping:ship",)
+    assert train(folder, "dstill_collect", *words).status == 0
+    path = folder / "traj" / names[1]
+    assert callback.read_text() == f"{path.as_uri()} 1 traj/{names[1]} True\n"
+
+
+def test_what_the_function_raises_is_a_line_and_loses_nothing(
+    stages: Stages, tmp_path: Path, callback: Path
+) -> None:
+    folder = stages.copy_to(tmp_path)
+    words = ("dstill.collect.on_shard=shipping:lose", "dstill.trajectories=new")
+    outcome = train(folder, "dstill_collect", *words)
+    assert outcome.status == 0
+    lines = [line for line in outcome.err.splitlines() if "shipping:lose" in line]
+    assert len(lines) == 3
+    assert lines[2].endswith("-00003.arrow: OSError: no room for 2; the shard is in place")
+    assert store_bytes(folder / "new") == store_bytes(stages.folder / "traj")
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("shipping", "dstill.collect.on_shard: 'shipping' is not of the form package.module:func"),
+        ("missing:ship", "missing:ship cannot be imported: No module named 'missing'"),
+        ("shipping:sink", "shipping:sink cannot be imported: module 'shipping' has no attribute"),
+        ("shipping:nothing", "shipping:nothing is a NoneType, not a function"),
+    ],
+)
+@pytest.mark.usefixtures("callback")
+def test_no_such_function_is_refused(stages: Stages, tmp_path: Path, name: str, part: str) -> None:
+    folder = stages.copy_to(tmp_path)
+    words = (f"dstill.collect.on_shard={name}", "dstill.trajectories=new")
+    assert part in train(folder, "dstill_collect", *words).error
+    assert not (folder / "new").exists()
 
 
 def test_other_settings_do_not_continue_a_store(stages: Stages, tmp_path: Path) -> None:

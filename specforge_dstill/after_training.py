@@ -1,0 +1,59 @@
+"""``dstill.collect.after_training``: the collection that follows a teacher's training."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+
+from specforge_dstill.errors import UserError
+from specforge_dstill.launch import check_inputs
+from specforge_dstill.options import ONLINE
+from specforge_dstill.runfile import RunFile, load_run
+
+OPTION = "dstill.collect.after_training"
+
+
+def collection_of(run: RunFile, overrides: Sequence[str], *, teacher: str | None = None) -> RunFile:
+    """The run that ``--mode dstill_collect`` would be, of the same file and words.
+
+    Args:
+        run: the teacher's.
+        overrides: its words on the command line.
+        teacher: the checkpoint to collect with; None while there is none yet.
+    """
+    last = (f"model.draft_checkpoint_path={teacher or 'null'}", "training.resume_from=null")
+    return load_run(run.path, (*overrides, *last), "dstill_collect")
+
+
+def check_collection(collection: RunFile) -> None:
+    """UserError for what would stop the collection, before the training that it follows."""
+    from specforge_dstill.modes.shard_callback import shard_callback
+    from specforge_dstill.trajectory_store import check_uri
+
+    if collection.options.online:
+        raise UserError(
+            f"{OPTION}: dstill.trajectories is {ONLINE}, so there is nothing to collect; "
+            "leave one of the two out"
+        )
+    if not collection.config.data.hidden_states_path:
+        raise UserError(
+            f"{OPTION} needs a feature cache in data.hidden_states_path: records are joined to "
+            "it by sample, and this run streams its features"
+        )
+    check_inputs(collection.config)
+    shard_callback(collection.options.collect.on_shard)
+    check_uri(collection.options.trajectories)
+
+
+def latest_checkpoint(output_dir: str, run_id: str) -> str:
+    """Where a run that ended has its last weights."""
+    return f"{output_dir}/{run_id}-latest"
+
+
+def release_memory() -> None:
+    """Give back what the training held: its optimizer is larger than what a collection needs."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

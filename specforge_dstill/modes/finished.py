@@ -1,0 +1,56 @@
+"""Whether a collection is done already, told from little: no feature file is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import distributed
+
+from specforge_dstill.errors import UserError
+from specforge_dstill.modes.assembly import list_samples, resolve_draft
+from specforge_dstill.modes.checkpoints import build_draft, weights_hash
+from specforge_dstill.options import DstillOptions
+from specforge_dstill.trajectory_store import Manifest, open_store
+from specforge_dstill.trajectory_store.identity import samples_hash
+
+
+def finished(config: Any, options: DstillOptions) -> Manifest | None:
+    """The manifest of the run's store if it is complete and of this teacher, cache and options.
+
+    The first rank looks, and every rank hears the same. Where anything differs or is in doubt the
+    answer is None: the collection itself says what is wrong.
+    """
+    found = [_look(config, options) if distributed.get_rank() == 0 else None]
+    distributed.broadcast_object_list(found, src=0)
+    return found[0]
+
+
+def _look(config: Any, options: DstillOptions) -> Manifest | None:
+    try:
+        store = open_store(options.trajectories)
+        store.check(**_cheap_settings(config, options))
+        draft: Any = build_draft(config, resolve_draft(config))
+        store.check(teacher_hash=weights_hash(draft), block_size=int(draft.block_size))
+    except UserError:
+        return None
+    return store.manifest
+
+
+def _cheap_settings(config: Any, options: DstillOptions) -> dict[str, Any]:
+    """What is known of the store to be made before anything is loaded."""
+    collect = options.collect
+    sample_ids = list_samples(config.data.hidden_states_path)
+    return {
+        "steps": options.steps,
+        "top_k": collect.top_k,
+        "record": collect.record,
+        "commit": collect.commit,
+        "temperature": collect.temperature,
+        "max_length": config.data.max_length,
+        "anchors_per_sample": collect.anchors_per_sample,
+        "seed": config.training.seed,
+        "samples": len(sample_ids),
+        "samples_hash": samples_hash(sample_ids),
+        "shard_size": collect.shard_size,
+        "logp_dtype": collect.logp_dtype,
+    }
