@@ -48,6 +48,11 @@ VERBS = {
         "show what is in a feature cache or a trajectory store",
         "inspect --config dstill.yaml trajectories",
     ),
+    "verify": Verb(
+        "specforge_dstill.verbs.verify",
+        "read a cache or a store to its end and name what is damaged",
+        "verify --repair cache",
+    ),
     "evaluate": Verb(
         "specforge_dstill.verbs.evaluate",
         "measure how many tokens the target accepts",

@@ -1,11 +1,14 @@
-"""Pieces of a folder that are not as they were written, and setting them aside."""
+"""Pieces of a folder that are not as they were written: finding them, setting them aside."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from specforge_dstill.checksums import sha256_of
 from specforge_dstill.files import make_folder, sync_folder, writing
 
 ASIDE = "damaged"
@@ -17,6 +20,63 @@ class Damage:
 
     piece: str
     problem: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """A piece that is yet to be read; ``problem`` reads it and says what is wrong, or None."""
+
+    piece: str
+    problem: Callable[[], str | None]
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What is to be verified of a folder.
+
+    Attributes:
+        found: damage that is known without reading whole files.
+        unread: the pieces to read.
+        notes: how far the folder came and what cannot be checked, in sentences.
+    """
+
+    found: tuple[Damage, ...]
+    unread: tuple[Check, ...]
+    notes: tuple[str, ...] = ()
+
+    def run(self, update: Callable[[int], None] = lambda count: None) -> list[Damage]:
+        """Read everything, on threads; ``update`` is told of every piece. All the damage."""
+        damages = list(self.found)
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            problems = pool.map(lambda check: check.problem(), self.unread)
+            for check, problem in zip(self.unread, problems, strict=True):
+                if problem is not None:
+                    damages.append(Damage(check.piece, problem))
+                update(1)
+        return damages
+
+
+def size_problem(path: Path, expected: int) -> str | None:
+    """What is wrong with a file that had ``expected`` bytes, as far as its size tells."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return "missing"
+    except OSError as error:
+        return f"unreadable ({error.strerror})"
+    return None if size == expected else f"{size} bytes instead of {expected}"
+
+
+def content_problem(path: Path, *, size: int, sha256: str) -> str | None:
+    """What is wrong with a file that had this size and checksum; all of it is read."""
+    problem = size_problem(path, size)
+    if problem is not None:
+        return problem
+    try:
+        checksum = sha256_of(path)
+    except OSError as error:
+        return f"unreadable ({error.strerror})"
+    return None if checksum == sha256 else "does not match its checksum"
 
 
 def set_aside(folder: Path, piece: str) -> Path | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specforge_dstill.console import say
-from specforge_dstill.damage import set_aside
+from specforge_dstill.damage import set_aside, size_problem
 from specforge_dstill.data.batches import batches_by_length
 from specforge_dstill.data.capture_transformers import Features
 from specforge_dstill.data.chat import TokenSample
@@ -176,14 +176,3 @@ class ShardWriter:
         if self.writes:
             write_atomically(self._path(index), content)
         return self._row(index, sample, content)
-
-
-def size_problem(path: Path, entered: int) -> str | None:
-    """What is wrong with a file that had ``entered`` bytes, as far as its size tells."""
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        return "missing"
-    except OSError as error:
-        return f"unreadable ({error.strerror})"
-    return None if size == entered else f"{size} bytes instead of {entered}"

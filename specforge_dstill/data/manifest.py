@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from specforge_dstill.checksums import json_sha256, sha256_of
 from specforge_dstill.data import jsonl
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import json_bytes, reading, write_atomically
-from specforge_dstill.trajectory_store.checksums import json_sha256, sha256_of
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"

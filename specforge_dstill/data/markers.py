@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specforge_dstill.checksums import json_sha256
 from specforge_dstill.data import jsonl
 from specforge_dstill.data.manifest import WITHOUT_CHECKSUMS
 from specforge_dstill.data.settings import differences
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import create_once, json_bytes, make_folder, reading, write_atomically
-from specforge_dstill.trajectory_store.checksums import json_sha256
 
 IDENTITY = "capture.json"
 MARKERS = "shards"
@@ -86,6 +86,12 @@ class Marker:
 def marker_name(shard: int) -> str:
     """The marker's path within the cache: ``shards/00003.jsonl``."""
     return f"{MARKERS}/{shard:05d}.jsonl"
+
+
+def marked_shards(folder: Path) -> list[int]:
+    """The shards that have a marker, whole or not."""
+    stems = [path.stem for path in (folder / MARKERS).glob("*.jsonl")]
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
 def read_marker(folder: Path, shard: int) -> Marker | None:
@@ -168,8 +174,10 @@ def _entered_by(folder: Path, digest: str) -> bool:
 
 
 def _readable_markers(folder: Path) -> Iterator[Marker]:
-    for path in sorted((folder / MARKERS).glob("*.jsonl")):
+    for shard in marked_shards(folder):
         try:
-            yield Marker.from_bytes(path.read_bytes())
-        except (OSError, MarkerError):
+            marker = read_marker(folder, shard)
+        except (UserError, MarkerError):
             continue
+        if marker is not None:
+            yield marker

@@ -20,11 +20,10 @@ from specforge_dstill.trajectory_store.sharding import (
     shard_name,
     shard_samples,
 )
-from specforge_dstill.trajectory_store.verify import Damage, verify_store
+from specforge_dstill.trajectory_store.verify import verify_store
 from specforge_dstill.trajectory_store.writer import StoreWriter
 
 __all__ = [
-    "Damage",
     "Manifest",
     "OnShard",
     "SampleRecord",

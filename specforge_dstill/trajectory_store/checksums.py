@@ -1,4 +1,4 @@
-"""Checksums of files and documents: ours, SHA-256, and those that storage servers tell."""
+"""Checksums while writing, and those that storage servers tell."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from specforge_dstill.files import json_bytes
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
@@ -35,17 +33,6 @@ class HashingFile(io.BufferedWriter):
     @property
     def sha256(self) -> str:
         return self._digest.hexdigest()
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes (hex), read in chunks."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def json_sha256(content: Any) -> str:
-    """SHA-256 (hex) of ``content`` as :func:`json_bytes` writes it."""
-    return hashlib.sha256(json_bytes(content)).hexdigest()
 
 
 def server_confirms(info: Mapping[str, Any], path: Path, sha256: str) -> bool:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from specforge_dstill.checksums import json_sha256
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import json_bytes
-from specforge_dstill.trajectory_store.checksums import json_sha256
 from specforge_dstill.trajectory_store.sharding import shard_count
 
 IDENTITY_FILE = "identity.json"

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from specforge_dstill.checksums import json_sha256
 from specforge_dstill.files import json_bytes, write_atomically
-from specforge_dstill.trajectory_store.checksums import json_sha256
 from specforge_dstill.trajectory_store.identity import StorePlan
 
 MANIFEST_FILE = "manifest.json"

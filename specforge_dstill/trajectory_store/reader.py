@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+from specforge_dstill.damage import Damage
 from specforge_dstill.errors import UserError
 from specforge_dstill.trajectory_store.folder import COLLECT_AGAIN
 from specforge_dstill.trajectory_store.identity import samples_hash
@@ -16,7 +17,6 @@ from specforge_dstill.trajectory_store.protocol import TrajectoryReader
 from specforge_dstill.trajectory_store.record import SampleRecord
 from specforge_dstill.trajectory_store.shard import Shard, ShardError, open_shard
 from specforge_dstill.trajectory_store.verify import (
-    Damage,
     require_manifest,
     size_damage,
     verify_store,
@@ -93,7 +93,7 @@ class TrajectoryStore(ShardedStore):
             )
         return cls(folder, manifest, tuple(sample_ids))
 
-    def verify(self, *, progress: Callable[[int], None] | None = None) -> list[Damage]:
+    def verify(self, *, progress: Callable[[int], None] = lambda count: None) -> list[Damage]:
         """Every damaged or missing piece, by checksum; see :func:`verify_store`."""
         return verify_store(self.folder, progress=progress)
 

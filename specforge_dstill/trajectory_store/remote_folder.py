@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 import fsspec
 
+from specforge_dstill.checksums import sha256_of
 from specforge_dstill.errors import UserError, reason
 from specforge_dstill.files import make_folder, remove_quietly, temporary_path
-from specforge_dstill.trajectory_store.checksums import server_confirms, sha256_of
+from specforge_dstill.trajectory_store.checksums import server_confirms
 
 T = TypeVar("T")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from specforge_dstill.checksums import sha256_of
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import reading
 from specforge_dstill.trajectory_store.cache import copies_folder
-from specforge_dstill.trajectory_store.checksums import sha256_of
 from specforge_dstill.trajectory_store.folder import COLLECT_AGAIN, manifest_in
 from specforge_dstill.trajectory_store.manifest import MANIFEST_FILE, Manifest
 from specforge_dstill.trajectory_store.reader import ShardedStore

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 
+from specforge_dstill.checksums import sha256_of
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import make_folder, remove_quietly, temporary_files
 from specforge_dstill.trajectory_store.cache import staging_folder
-from specforge_dstill.trajectory_store.checksums import sha256_of
 from specforge_dstill.trajectory_store.folder import COLLECT_AGAIN, claimed, manifest_in
 from specforge_dstill.trajectory_store.identity import StoreIdentity, StorePlan
 from specforge_dstill.trajectory_store.manifest import MANIFEST_FILE, Manifest, ShardEntry

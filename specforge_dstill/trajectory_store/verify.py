@@ -1,33 +1,41 @@
-"""Reading a whole store against its checksums."""
+"""Reading a whole store against its checksums, and setting aside what is damaged.
+
+A complete store's manifest holds the checksum of every shard. Until there is one, a shard's lies
+beside it. Where neither is readable, a shard is checked for its structure alone.
+"""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
-from specforge_dstill.errors import UserError
+from specforge_dstill.checksums import sha256_of
+from specforge_dstill.damage import (
+    Check,
+    Checks,
+    Damage,
+    content_problem,
+    set_aside,
+    size_problem,
+)
+from specforge_dstill.errors import UserError, reason
 from specforge_dstill.files import json_bytes
-from specforge_dstill.trajectory_store.checksums import sha256_of
 from specforge_dstill.trajectory_store.folder import (
     COLLECT_AGAIN,
     absent_shards,
     read_manifest,
     read_plan,
 )
-from specforge_dstill.trajectory_store.identity import IDENTITY_FILE
+from specforge_dstill.trajectory_store.identity import IDENTITY_FILE, StorePlan
 from specforge_dstill.trajectory_store.manifest import MANIFEST_FILE, Manifest, ShardEntry
 from specforge_dstill.trajectory_store.samples_file import SAMPLES_FILE
+from specforge_dstill.trajectory_store.shard import Shard, ShardError, open_shard
+from specforge_dstill.trajectory_store.shard_file import CHECKSUM_SUFFIX, written_checksum
+from specforge_dstill.trajectory_store.sharding import shard_name
 
-
-@dataclass(frozen=True)
-class Damage:
-    """A piece of a store that is not as it was written: file name, and what is wrong."""
-
-    piece: str
-    problem: str
+_NO_CHECKSUM = "does not match its own checksum"
 
 
 def require_manifest(folder: Path) -> Manifest:
@@ -48,59 +56,61 @@ def require_manifest(folder: Path) -> Manifest:
             f"{folder} is not a trajectory store: it has no {IDENTITY_FILE}; "
             "name the folder that --mode dstill_collect wrote"
         )
-    absent = len(absent_shards(folder, plan))
-    missing = f"{absent} of {plan.shards} shards" if absent else MANIFEST_FILE
     raise UserError(
-        f"trajectory store {folder}: collection is not finished: {missing} missing; {COLLECT_AGAIN}"
+        f"trajectory store {folder}: collection is not finished: {_missing(folder, plan)} missing; "
+        f"{COLLECT_AGAIN}"
     )
 
 
 def size_damage(folder: Path, entry: ShardEntry) -> Damage | None:
     """What is wrong with a shard that can be told without reading it."""
-    try:
-        size = (folder / entry.name).stat().st_size
-    except FileNotFoundError:
-        return Damage(entry.name, "missing")
-    except OSError as error:
-        return Damage(entry.name, f"unreadable ({error.strerror})")
-    if size != entry.bytes:
-        return Damage(entry.name, f"{size} bytes instead of {entry.bytes}")
-    return None
+    problem = size_problem(folder / entry.name, entry.bytes)
+    return None if problem is None else Damage(entry.name, problem)
 
 
 def verify_store(
-    folder: str | os.PathLike[str], *, progress: Callable[[int], None] | None = None
+    folder: str | os.PathLike[str], *, progress: Callable[[int], None] = lambda count: None
 ) -> list[Damage]:
-    """Read every file of a store and compare it with the manifest's checksums.
+    """Read every file of a store and compare it with its checksum.
 
-    Args:
-        progress: called with the number of bytes after each shard.
-
-    Returns what is damaged or missing, in the store's order; empty when all is well.
-
-    Errors: ``UserError`` when the store is not complete or its manifest is damaged.
+    ``progress`` is told of every shard. Returns what is damaged or missing.
     """
-    folder = Path(folder)
-    manifest = require_manifest(folder)
-    found = [_identity_damage(folder, manifest), _samples_damage(folder, manifest)]
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        checks = pool.map(lambda entry: _content_damage(folder, entry), manifest.shards)
-        for entry, damage in zip(manifest.shards, checks, strict=True):
-            found.append(damage)
-            if progress is not None:
-                progress(entry.bytes)
-    return [damage for damage in found if damage is not None]
+    return store_checks(Path(folder)).run(progress)
 
 
-def _content_damage(folder: Path, entry: ShardEntry) -> Damage | None:
-    damage = size_damage(folder, entry)
-    if damage is not None:
-        return damage
+def store_checks(folder: Path) -> Checks:
+    """What there is to verify of a store, complete or not."""
     try:
-        checksum = sha256_of(folder / entry.name)
-    except OSError as error:
-        return Damage(entry.name, f"unreadable ({error.strerror})")
-    return None if checksum == entry.sha256 else Damage(entry.name, "does not match its checksum")
+        manifest = read_manifest(folder)
+    except UserError:
+        return _unlisted(folder, [Damage(MANIFEST_FILE, _NO_CHECKSUM)])
+    if manifest is None:
+        return _unlisted(folder, [])
+    found = [_identity_damage(folder, manifest), _samples_damage(folder, manifest)]
+    return Checks(
+        found=tuple(damage for damage in found if damage is not None),
+        unread=tuple(_listed_check(folder, entry) for entry in manifest.shards),
+    )
+
+
+def repair_store(folder: Path, damages: list[Damage]) -> dict[str, Path]:
+    """Set damaged pieces aside, so that a collection with the same settings makes them again.
+
+    A shard that is gone is a shard to collect; the other files are rewritten when it ends.
+    Returns where each piece is now.
+    """
+    moved = {}
+    for damage in damages:
+        set_aside(folder, damage.piece + CHECKSUM_SUFFIX)
+        target = set_aside(folder, damage.piece)
+        if target is not None:
+            moved[damage.piece] = target
+    return moved
+
+
+def _listed_check(folder: Path, entry: ShardEntry) -> Check:
+    path = folder / entry.name
+    return Check(entry.name, lambda: content_problem(path, size=entry.bytes, sha256=entry.sha256))
 
 
 def _samples_damage(folder: Path, manifest: Manifest) -> Damage | None:
@@ -119,3 +129,72 @@ def _identity_damage(folder: Path, manifest: Manifest) -> Damage | None:
         return Damage(IDENTITY_FILE, f"unreadable ({error.strerror})")
     same = content == json_bytes(manifest.plan.to_json())
     return None if same else Damage(IDENTITY_FILE, "does not match the manifest")
+
+
+def _missing(folder: Path, plan: StorePlan) -> str:
+    absent = len(absent_shards(folder, plan))
+    return f"{absent} of {plan.shards} shards" if absent else MANIFEST_FILE
+
+
+def _unlisted(folder: Path, damages: list[Damage]) -> Checks:
+    """A store that no readable manifest lists: unfinished, or with a damaged one."""
+    paths = sorted(folder.glob("shard-*.arrow"))
+    plan, problem = _plan(folder, paths)
+    if problem is not None:
+        damages = [*damages, Damage(IDENTITY_FILE, problem)]
+    notes = []
+    if damages:
+        notes.append("without it the shards are checked by their structure only")
+    if plan is not None and not damages:
+        notes.append(
+            f"the collection is not finished: {_missing(folder, plan)} missing; {COLLECT_AGAIN}"
+        )
+    indices = {} if plan is None else {shard_name(i, plan.shards): i for i in range(plan.shards)}
+    unread = tuple(_unlisted_check(path, plan, indices.get(path.name)) for path in paths)
+    return Checks(tuple(damages), unread, tuple(notes))
+
+
+def _plan(folder: Path, shards: list[Path]) -> tuple[StorePlan | None, str | None]:
+    """The plan in identity.json if it is that of the shards; what is wrong with it otherwise."""
+    try:
+        plan = read_plan(folder)
+    except UserError:
+        return None, "is not as it was written"
+    if plan is None:
+        return None, "missing"
+    made_by = Counter(filter(None, map(_plan_digest, shards)))
+    if made_by and plan.digest not in made_by:
+        return None, "is not the one that the shards were made by"
+    return plan, None
+
+
+def _plan_digest(path: Path) -> str | None:
+    try:
+        return Shard(path).form.plan_digest
+    except ShardError:
+        return None
+
+
+def _unlisted_check(path: Path, plan: StorePlan | None, index: int | None) -> Check:
+    """Of a shard's structure, and its checksum while that lies beside it."""
+
+    def problem() -> str | None:
+        try:
+            if plan is None:
+                Shard(path)
+            elif index is None:
+                return f"is none of the {plan.shards} shards"
+            else:
+                open_shard(path.parent, plan, index)
+            checksum = written_checksum(path)
+            if checksum is not None and checksum != sha256_of(path):
+                return "does not match its checksum"
+        except ShardError as error:
+            return str(error)
+        except ValueError:
+            return "the checksum beside it is damaged"
+        except (OSError, UserError) as error:
+            return f"unreadable ({reason(error)})"
+        return None
+
+    return Check(path.name, problem)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specforge_dstill.checksums import sha256_of
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import (
     reading,
@@ -15,7 +16,6 @@ from specforge_dstill.files import (
     temporary_files,
     write_atomically,
 )
-from specforge_dstill.trajectory_store.checksums import sha256_of
 from specforge_dstill.trajectory_store.folder import COLLECT_AGAIN, claim, read_manifest
 from specforge_dstill.trajectory_store.identity import StoreIdentity, StorePlan
 from specforge_dstill.trajectory_store.manifest import Manifest, ShardEntry

@@ -10,9 +10,11 @@ import torch
 from specforge.algorithms.builtin import builtin_algorithm_registry
 
 from specforge_dstill.data.capture_core import capture_samples
+from specforge_dstill.data.capture_transformers import Features
 from specforge_dstill.data.chat import TokenSample
 from specforge_dstill.data.manifest import CacheManifest
 
+KEYS = ("input_ids", "loss_mask", "hidden_states")
 LAYERS = (0, 2, 3)
 WIDTH = 32 * len(LAYERS)
 
@@ -57,15 +59,34 @@ def capture_here(folder: Path, samples: list[TokenSample], extract: Any, **optio
     )
 
 
+def made_up_states(samples: Sequence[TokenSample]) -> list[Features]:
+    """What a target might give: normal states that depend on the sample alone."""
+    return [
+        Features(
+            torch.randn(
+                len(sample), WIDTH, generator=torch.Generator().manual_seed(int(sample.id[1:]))
+            )
+        )
+        for sample in samples
+    ]
+
+
+def captured(folder: Path, *, dtype: str = "float32", samples: int = 7) -> Path:
+    """A finished capture in shards of three, of which the second conversation was left out."""
+    made = make_samples([5 + index for index in range(samples)])
+    made[1] = TokenSample("s1", made[1].input_ids, torch.tensor([0, 1, 0, 1, 0, 1]))
+    scale = ("hidden_states_scale",) if dtype == "float8_e4m3fn" else ()
+    manifest = make_manifest(dtype=dtype, keys=(*KEYS, *scale), conversation_count=samples)
+    capture_here(folder, made, made_up_states, manifest=manifest)
+    return folder
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-
-
-KEYS = ("input_ids", "loss_mask", "hidden_states")
 
 
 def record(length: int = 6, width: int = 8, **changes: Any) -> dict[str, Any]:

@@ -168,6 +168,17 @@ def test_a_file_of_another_size_than_captured(tmp_path: Path, change: int) -> No
     )
 
 
+def test_every_truncation_is_found(tmp_path: Path) -> None:
+    folder = finished(tmp_path)
+    for name in ("data/b.ckpt", "samples.jsonl", "manifest.json"):
+        content = (folder / name).read_bytes()
+        for length in [*range(0, len(content), 97), len(content) - 1]:
+            (folder / name).write_bytes(content[:length])
+            assert name in fault(folder)
+        (folder / name).write_bytes(content)
+    assert len(check(folder)) == 3
+
+
 def test_other_tokens_than_captured(tmp_path: Path) -> None:
     path = save(finished(tmp_path), "data/b.ckpt", record(input_ids=torch.arange(6) + 1))
     assert fault(tmp_path) == (
