@@ -1,0 +1,143 @@
+"""A tiny target with a drafter trained on its answers: what evaluation measures in tests."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from specforge.modeling.auto import AutoDraftModel
+from specforge.runtime.contracts import TrainBatch
+from specforge.training.model_loading import load_draft_config_source
+from specforge.training.strategies.base import StepContext
+from torch import nn
+
+from specforge_dstill.data import targets
+from specforge_dstill.data.capture_transformers import TransformersExtractor
+from specforge_dstill.data.chat import TokenSample
+from specforge_dstill.data.generation import Decoding, generate
+from specforge_dstill.modes.block_step import BlockStep
+from specforge_dstill.modes.drafter import BlockDrafter
+from specforge_dstill.modes.teacher import teacher_strategy
+from specforge_dstill.options import DstillOptions
+from tests.tiny import LAYERS, MASK_ID, STOP_ID, WORDS, draft_config, save_target, write_json
+
+STEPS = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tiny target, a drafter trained on its answers, and the files around them."""
+
+    folder: Path
+    target: Any
+    tokenizer: Any
+
+    @property
+    def run_file(self) -> Path:
+        return self.folder / "dstill.yaml"
+
+    def prompt_ids(self, turns: list[str]) -> list[int]:
+        messages = [
+            {"role": ("user", "assistant")[i % 2], "content": turn} for i, turn in enumerate(turns)
+        ]
+        text = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def draft(self, name: str) -> Any:
+        """SpecForge's own class, with its own attention."""
+        folder = str(self.folder / name)
+        return AutoDraftModel.from_pretrained(
+            folder, config=load_draft_config_source(folder), attn_implementation="sdpa"
+        ).eval()
+
+
+def make_case(folder: Path) -> Case:
+    """Everything in ``folder``; takes some seconds."""
+    save_target(folder / "target")
+    case = Case(
+        folder,
+        targets.load_model(str(folder / "target"), dtype="float32", device="cpu"),
+        targets.load_tokenizer(str(folder / "target")),
+    )
+    write_json(folder / "draft.json", draft_config())
+    run = {
+        "model": {
+            "target_model_path": str(folder / "target"),
+            "draft_model_config": str(folder / "draft.json"),
+        },
+        "data": {"hidden_states_path": str(folder / "cache"), "max_length": 128},
+        "output_dir": str(folder / "output"),
+        "dstill": {"steps": STEPS},
+    }
+    # JSON is YAML.
+    write_json(case.run_file, run)
+    write_json(folder / "run.json", run)
+    write_prompts(folder / "one.jsonl", [[text] for text in texts(20, seed=0)])
+    write_prompts(folder / "two.jsonl", [texts(2, seed=seed) for seed in range(100, 106)])
+    train_drafter(case)
+    return case
+
+
+def texts(count: int, *, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    words = WORDS[3:]
+    return [" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(count)]
+
+
+def write_prompts(path: Path, rows: list[list[str]]) -> None:
+    lines = (json.dumps({"id": f"{path.stem}-{i}", "turns": row}) for i, row in enumerate(rows))
+    path.write_text("\n".join(lines) + "\n")
+
+
+def train_drafter(case: Case, *, rounds: int = 120) -> None:
+    """A partial-mask teacher on other answers of the target, and the same untrained."""
+    prompts = [case.prompt_ids([text]) for text in texts(48, seed=1)]
+    answers = generate(case.target, prompts, Decoding((STOP_ID,), 24), batch_size=48)
+    samples = [
+        TokenSample(
+            f"s{i}",
+            torch.tensor([*prompt, *answer]),
+            torch.tensor([0] * len(prompt) + [1] * len(answer)),
+        )
+        for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True))
+        if len(answer) > 1
+    ]
+    features = TransformersExtractor(case.target, LAYERS)(samples)
+    torch.manual_seed(0)
+    draft = AutoDraftModel.from_config(load_draft_config_source(str(case.folder / "draft.json")))
+    draft.save_pretrained(case.folder / "untrained")
+    drafter = BlockDrafter(
+        draft,
+        lm_head=case.target.lm_head,
+        embed_tokens=case.target.get_input_embeddings(),
+        mask_token_id=MASK_ID,
+    )
+    step = BlockStep(drafter, DstillOptions(steps=STEPS))
+    strategy = teacher_strategy(step, num_anchors=8, seed=0)
+    optimizer = torch.optim.Adam(draft.parameters(), lr=5e-3)
+    pad = nn.utils.rnn.pad_sequence
+    for index in range(rounds):
+        chosen = random.Random(index).sample(range(len(samples)), 8)
+        batch = [samples[i] for i in chosen]
+        tensors = {
+            "input_ids": pad([s.input_ids for s in batch], batch_first=True),
+            "loss_mask": pad([s.loss_mask for s in batch], batch_first=True),
+            "hidden_states": pad([features[i].hidden_states for i in chosen], batch_first=True),
+            "lengths": torch.tensor([len(s) for s in batch]),
+        }
+        out = strategy.forward_loss(
+            TrainBatch([s.id for s in batch], "dstill_teacher", tensors), StepContext(index, rounds)
+        )
+        optimizer.zero_grad()
+        out.loss.backward()
+        optimizer.step()
+    draft.config._attn_implementation = "sdpa"
+    draft.save_pretrained(case.folder / "trained")
+
+
