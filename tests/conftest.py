@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from tests import tiny
+
+if TYPE_CHECKING:
+    from tests.trained import Case
 
 # Small matrices on a few cores: more threads only get in each other's way. The variable is for
 # the processes that tests start.
@@ -33,3 +37,11 @@ def tiny_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny.save_features(folder / "cache", samples=12)
     tiny.write_json(folder / "draft.json", tiny.draft_config())
     return folder
+
+
+@pytest.fixture(scope="session")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """A tiny target, a drafter trained on its answers, and the files around them."""
+    from tests.trained import make_case
+
+    return make_case(tmp_path_factory.mktemp("case"))

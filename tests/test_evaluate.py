@@ -5,48 +5,27 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from specforge.modeling.auto import AutoDraftModel
-from specforge.runtime.contracts import TrainBatch
-from specforge.training.model_loading import load_draft_config_source
-from specforge.training.strategies.base import StepContext
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import DynamicCache
 
 from specforge_dstill import cli
 from specforge_dstill.data import targets
 from specforge_dstill.data.answer_folder import AnswerFolder
-from specforge_dstill.data.capture_transformers import TransformersExtractor
-from specforge_dstill.data.chat import TokenSample
-from specforge_dstill.data.generation import Decoding, generate
+from specforge_dstill.data.generation import Decoding
 from specforge_dstill.data.greedy_answers import weights_fingerprint
 from specforge_dstill.evaluation.report import Report, report_from_json
-from specforge_dstill.modes.block_step import BlockStep
-from specforge_dstill.modes.drafter import BlockDrafter
-from specforge_dstill.modes.teacher import teacher_strategy
-from specforge_dstill.options import DstillOptions
 from specforge_dstill.verbs import replay
 
-from .tiny import (
-    BLOCK_SIZE,
-    HIDDEN,
-    LAYERS,
-    MASK_ID,
-    STOP_ID,
-    WORDS,
-    draft_config,
-    save_target,
-    write_json,
-)
+from .tiny import BLOCK_SIZE, HIDDEN, LAYERS, MASK_ID, STOP_ID, save_target
+from .trained import STEPS, Case, texts, write_prompts
 
 NEW_TOKENS = 32
-STEPS = 4
 
 
 @dataclass(frozen=True)

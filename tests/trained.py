@@ -49,6 +49,15 @@ class Case:
         )
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
+    def drafter(self, name: str) -> BlockDrafter:
+        """With the target's own embeddings and head."""
+        return BlockDrafter(
+            self.draft(name),
+            lm_head=self.target.lm_head,
+            embed_tokens=self.target.get_input_embeddings(),
+            mask_token_id=MASK_ID,
+        )
+
     def draft(self, name: str) -> Any:
         """SpecForge's own class, with its own attention."""
         folder = str(self.folder / name)
@@ -139,5 +148,3 @@ def train_drafter(case: Case, *, rounds: int = 120) -> None:
         optimizer.step()
     draft.config._attn_implementation = "sdpa"
     draft.save_pretrained(case.folder / "trained")
-
-

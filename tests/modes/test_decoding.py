@@ -1,0 +1,113 @@
+"""The drafter in decoding: the blocks of a whole context, each position projected once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from specforge_dstill.evaluation.sampling import Sampling
+from specforge_dstill.modes.decoding import DecodingDrafter
+from specforge_dstill.modes.drafter import BlockDrafter
+from specforge_dstill.modes.growing_context import GrowingContext
+from tests import tiny
+from tests.modes.support import FULL, MIXED, make_drafter, make_sample, roll
+
+# How the context grows: a prompt, then what rounds accepted. It outgrows its first memory.
+GROWTH = (9, 1, 3, tiny.BLOCK_SIZE, 240, 2, 60)
+
+
+@pytest.mark.parametrize("layer_types", [FULL, MIXED])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_growing_context_gives_the_blocks_of_a_whole_one(
+    layer_types: tuple[str, ...], steps: int
+) -> None:
+    drafter = make_drafter(layer_types)
+    sample = make_sample(sum(GROWTH) + 1, seed=4)
+    session = DecodingDrafter(drafter, steps).begin()
+    at = 0
+    for count in GROWTH:
+        states = sample["hidden_states"][0, at : at + count]
+        at += count
+        draft = session.draft(states, sample["input_ids"][0, at : at + 1], None)
+        expected = roll(drafter, sample, torch.tensor([at]), steps=steps, top_k=0)
+        assert torch.equal(draft.tokens, expected.endpoint[0, 1:])
+        assert draft.probabilities is None
+    assert drafter.draft_model.config._attn_implementation != "sdpa", "put back for other uses"
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_each_position_is_projected_once(steps: int) -> None:
+    """Of K passes, too; and the head reads masked positions only."""
+    drafter, sample = make_drafter(), make_sample(40)
+    projected, blocks = counted(drafter.draft_model.fc), counted(drafter.draft_model.norm)
+    session = DecodingDrafter(drafter, steps).begin()
+    at = 0
+    for count in (12, 4, 1):
+        session.draft(
+            sample["hidden_states"][0, at : at + count],
+            sample["input_ids"][0, at + count : at + count + 1],
+            None,
+        )
+        at += count
+    assert [rows for rows in projected if rows] == [12, 4, 1]
+    assert blocks == [tiny.BLOCK_SIZE] * 3 * steps
+
+
+def counted(module: nn.Module) -> list[int]:
+    """The rows that the module is given, call by call."""
+    rows = list[int]()
+    module.register_forward_hook(lambda _, inputs, __: rows.append(inputs[0].shape[1]))
+    return rows
+
+
+def one_draft(
+    drafter: BlockDrafter, sampling: Sampling | None, seed: int = 0
+) -> tuple[Tensor, Tensor | None]:
+    sample = make_sample(20)
+    session = DecodingDrafter(drafter, 1, sampling).begin()
+    found = session.draft(
+        sample["hidden_states"][0, :19],
+        sample["input_ids"][0, 19:],
+        torch.Generator().manual_seed(seed),
+    )
+    return found.tokens, found.probabilities
+
+
+def test_a_sampled_draft_tells_what_it_was_drawn_from() -> None:
+    drafter = make_drafter()
+    warm = Sampling(temperature=1.5)
+    probabilities = one_draft(drafter, warm)[1]
+    assert probabilities is not None
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(tiny.BLOCK_SIZE - 1))
+    assert not probabilities[:, tiny.MASK_ID].any(), "the mask token is no prediction"
+    many = torch.stack([one_draft(drafter, warm, seed)[0] for seed in range(300)])
+    for position, row in enumerate(probabilities):
+        share = torch.bincount(many[:, position], minlength=tiny.VOCAB) / len(many)
+        torch.testing.assert_close(share, row, atol=0.12, rtol=0)
+    greedy, none = one_draft(drafter, None)
+    assert none is None
+    assert torch.equal(greedy, probabilities.argmax(1))
+    assert torch.equal(one_draft(drafter, Sampling())[0], greedy)
+
+
+def test_drafts_of_several_passes_cannot_be_drawn() -> None:
+    with pytest.raises(ValueError, match="which 3 passes do not give"):
+        DecodingDrafter(make_drafter(), 3, Sampling(temperature=1.0))
+
+
+def test_memory_is_copied_only_when_it_doubles() -> None:
+    context = GrowingContext()
+    pieces = list[Tensor]()
+    places = set[int]()
+    for index in range(600):
+        new = torch.full((1, 2, 3, 4), float(index))
+        keys, values = context.update(new, -new, layer_idx=0)
+        # One position is kept, two are a block's and written over.
+        context.advance(1)
+        pieces.append(new[:, :, :1])
+        assert torch.equal(keys, torch.cat([*pieces, new[:, :, 1:]], dim=2))
+        assert torch.equal(values, -keys)
+        places.add(keys.data_ptr())
+    assert context.length == 600
+    assert len(places) == 3
