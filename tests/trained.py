@@ -10,10 +10,8 @@ from typing import Any
 
 import torch
 from specforge.modeling.auto import AutoDraftModel
-from specforge.runtime.contracts import TrainBatch
 from specforge.training.model_loading import load_draft_config_source
 from specforge.training.strategies.base import StepContext
-from torch import nn
 
 from specforge_dstill.data import targets
 from specforge_dstill.data.capture_transformers import TransformersExtractor
@@ -23,6 +21,7 @@ from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.teacher import teacher_strategy
 from specforge_dstill.options import DstillOptions
+from tests.modes.support import make_batch
 from tests.tiny import LAYERS, MASK_ID, STOP_ID, WORDS, draft_config, save_target, write_json
 
 STEPS = 4
@@ -130,19 +129,17 @@ def train_drafter(case: Case, *, rounds: int = 120) -> None:
     step = BlockStep(drafter, DstillOptions(steps=STEPS))
     strategy = teacher_strategy(step, num_anchors=8, seed=0)
     optimizer = torch.optim.Adam(draft.parameters(), lr=5e-3)
-    pad = nn.utils.rnn.pad_sequence
     for index in range(rounds):
         chosen = random.Random(index).sample(range(len(samples)), 8)
-        batch = [samples[i] for i in chosen]
-        tensors = {
-            "input_ids": pad([s.input_ids for s in batch], batch_first=True),
-            "loss_mask": pad([s.loss_mask for s in batch], batch_first=True),
-            "hidden_states": pad([features[i].hidden_states for i in chosen], batch_first=True),
-            "lengths": torch.tensor([len(s) for s in batch]),
+        batch = {
+            samples[i].id: {
+                "input_ids": samples[i].input_ids[None],
+                "loss_mask": samples[i].loss_mask[None],
+                "hidden_states": features[i].hidden_states[None],
+            }
+            for i in chosen
         }
-        out = strategy.forward_loss(
-            TrainBatch([s.id for s in batch], "dstill_teacher", tensors), StepContext(index, rounds)
-        )
+        out = strategy.forward_loss(make_batch(batch), StepContext(index, rounds))
         optimizer.zero_grad()
         out.loss.backward()
         optimizer.step()
