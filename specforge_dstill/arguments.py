@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from math import inf
 from typing import Any
 
 
@@ -38,6 +39,14 @@ def natural(text: str) -> int:
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
+    return value
+
+
+def positive_number(text: str) -> float:
+    """An option's number above 0."""
+    value = float(text)
+    if not 0 < value < inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return value
 
 

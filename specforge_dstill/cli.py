@@ -43,6 +43,11 @@ VERBS = {
         "write the target's hidden states for those answers",
         "capture --conversations answers.jsonl",
     ),
+    "estimate": Verb(
+        "specforge_dstill.verbs.estimate",
+        "tell what features and trajectories will take",
+        "estimate --config dstill.yaml --conversations answers.jsonl",
+    ),
     "inspect": Verb(
         "specforge_dstill.verbs.inspect",
         "show what is in a feature cache or a trajectory store",

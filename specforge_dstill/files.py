@@ -121,3 +121,9 @@ def json_bytes(content: Any) -> bytes:
 def _os_reason(error: OSError) -> str:
     # Arrow's own messages run over several lines; the errno's text is the useful part.
     return os.strerror(error.errno) if error.errno else reason(error)
+
+
+def nearest_folder(path: Path) -> Path:
+    """``path`` if it is there, else the nearest folder above it that is."""
+    path = path.absolute()
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())

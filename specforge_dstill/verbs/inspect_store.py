@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from specforge_dstill.console import say
 from specforge_dstill.data.progress import Progress
 from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.refinement import Refinement, most_telling, refinement
-from specforge_dstill.evaluation.statistics_text import (
-    acceptance_table,
-    position_table,
-    statistics_json,
-)
+from specforge_dstill.evaluation.statistics_text import statistics_json
 from specforge_dstill.evaluation.trajectory_statistics import TrajectoryStatistics
-from specforge_dstill.files import writing
-from specforge_dstill.table import byte_text, wrapped
 from specforge_dstill.trajectory_store import SampleRecord, TrajectoryReader, open_store
+from specforge_dstill.verbs.inspect_text import (
+    print_picture,
+    print_statistics,
+    print_summary,
+    save_figure,
+)
 from specforge_dstill.verbs.references import Name, References, Sources
 from specforge_dstill.verbs.unfinished_store import UnfinishedStore, unfinished_plan
 
@@ -32,7 +30,6 @@ _SETTINGS = (
 )
 #: Samples that are searched for a block worth a picture.
 _SEARCHED = 200
-_PIPE_WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -146,60 +143,6 @@ class StoreInspection:
         return Chosen(record, block, refined)
 
 
-def print_summary(summary: dict[str, Any]) -> None:
-    """Settings and counts as lines."""
-    print(f"{summary['path']}: {summary['kind']}")
-    if not summary["complete"]:
-        print(
-            f"  its collection is not finished: {summary['shards']:,} of "
-            f"{summary['planned_shards']:,} shards are there"
-        )
-    print(
-        f"  {summary['samples']:,} samples, {summary['blocks']:,} blocks, "
-        f"{byte_text(summary['bytes'])} in {summary['shards']:,} shards"
-    )
-    print(wrapped(f"{name} {value}" for name, value in summary["settings"].items()))
-
-
-def print_statistics(found: TrajectoryStatistics) -> None:
-    """The tables."""
-    print(f"\n{int(found.blocks):,} blocks, by position:\n")
-    print(position_table(found))
-    if found.accepted.sum():
-        print(f"\nendpoint against the reference: {found.acceptance:.2f} tokens accepted, anchor")
-        print("included, over text that the target wrote (teacher-forced, not decoded)")
-        if found.root_accepted.sum():
-            print(f"first pass's most probable tokens: {found.root_acceptance:.2f}")
-        print(f"\n{acceptance_table(found)}")
-
-
-def print_picture(chosen: Chosen, name: Name) -> None:
-    """In colour on a terminal, in plain characters in a pipe or file."""
-    import shutil
-
-    from rich.console import Console
-
-    from specforge_dstill.evaluation.refinement_text import draw_text
-
-    width = shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns
-    print(f"{chosen.title}\n")
-    Console(file=sys.stdout, highlight=False).print(
-        draw_text(chosen.refined, name, width=width), soft_wrap=True, end=""
-    )
-
-
-def save_figure(chosen: Chosen, name: Name, path: Path) -> None:
-    """The picture as a figure. UserError when the file cannot be written."""
-    from specforge_dstill.evaluation.refinement_plot import plot_refinement
-
-    try:
-        with writing(path):
-            plot_refinement(chosen.refined, name, path, title=chosen.title)
-    except ValueError as error:
-        raise UserError(f"--png {path}: {error}") from error
-    say(f"wrote {path}")
-
-
 def inspect_store(
     path: str,
     sources: Sources,
@@ -218,9 +161,9 @@ def inspect_store(
         if as_json:
             print(json.dumps(_block_json(chosen, name), ensure_ascii=False, indent=1))
         else:
-            print_picture(chosen, name)
+            print_picture(chosen.refined, name, title=chosen.title)
         if png is not None:
-            save_figure(chosen, name, png)
+            save_figure(chosen.refined, name, png, title=chosen.title)
         return
     summary, found = inspection.summary(), inspection.statistics(limit)
     if as_json:
@@ -230,8 +173,9 @@ def inspect_store(
     print_summary(summary)
     print_statistics(found)
     if found.blocks:
+        chosen = inspection.choose(None, None)
         print()
-        print_picture(inspection.choose(None, None), sources.name())
+        print_picture(chosen.refined, sources.name(), title=chosen.title)
 
 
 def _block_json(chosen: Chosen, name: Name) -> dict[str, Any]:

@@ -1,0 +1,49 @@
+"""How a run file's conversations become tokens, as ``capture`` does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specforge_dstill.data import chat, targets
+from specforge_dstill.data.answers_file import settings_path
+from specforge_dstill.data.capture_plan import CapturePlan
+from specforge_dstill.data.settings import read_settings
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A target's tokenizer with the template settings of one file of conversations."""
+
+    tokenizer: Any
+    template_kwargs: Mapping[str, Any]
+    encode: chat.Encoder
+
+    @classmethod
+    def of(
+        cls,
+        plan: CapturePlan,
+        conversations: str | Path,
+        *,
+        chat_template: str | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Encoding:
+        """Template and keywords as given, else the run file's and those of ``regenerate``."""
+        model, data = plan.config.model, plan.config.data
+        tokenizer = targets.load_tokenizer(
+            model.target_model_path, trust_remote_code=model.trust_remote_code
+        )
+        if template_kwargs is None:
+            made_with = read_settings(settings_path(Path(conversations))) or {}
+            template_kwargs = made_with.get("template_kwargs") or {}
+        encode = chat.chat_encoder(
+            tokenizer,
+            template=chat_template or plan.chat_template or chat.OWN_TEMPLATE,
+            stop_ids=chat.stop_token_ids(model.target_model_path, tokenizer),
+            max_length=data.max_length,
+            template_kwargs=template_kwargs,
+            last_turn_only=data.train_only_last_turn,
+        )
+        return cls(tokenizer, template_kwargs, encode)

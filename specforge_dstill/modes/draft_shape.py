@@ -1,0 +1,50 @@
+"""A drafter's shape from its run file, and one of that shape without trained weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from specforge.modeling.auto import AutoDraftModel
+from specforge.modeling.draft.dflash import build_target_layer_ids
+from torch import nn
+
+from specforge_dstill.modes.assembly import resolve_draft
+from specforge_dstill.modes.drafter import BlockDrafter
+
+
+@dataclass(frozen=True)
+class DraftShape:
+    """What a draft config says of sizes: L target layers of H, blocks of B."""
+
+    layers: int
+    hidden: int
+    block_size: int
+
+    @classmethod
+    def of(cls, config: Any) -> DraftShape:
+        """Of a run file's SpecForge config. UserError when it has no DFlash drafter."""
+        draft = resolve_draft(config)
+        method = getattr(draft, "dflash_config", None) or {}
+        layers = method.get("target_layer_ids") or build_target_layer_ids(
+            draft.num_target_layers, draft.num_hidden_layers
+        )
+        return cls(len(layers), int(draft.hidden_size), int(draft.block_size))
+
+
+def untrained_drafter(config: Any, *, device: str, blocks_per_group: int) -> BlockDrafter:
+    """A drafter with random weights, head and embeddings included: as fast as a trained one."""
+    dtype = getattr(torch, config.model.torch_dtype)
+    draft_config = resolve_draft(config)
+    draft = AutoDraftModel.from_config(draft_config, torch_dtype=dtype)
+    vocabulary, hidden = int(draft_config.vocab_size), int(draft_config.hidden_size)
+    placed: dict[str, Any] = {"device": device, "dtype": dtype}
+    return BlockDrafter(
+        draft.to(device),
+        lm_head=nn.Linear(hidden, vocabulary, bias=False, **placed).requires_grad_(False),
+        embed_tokens=nn.Embedding(vocabulary, hidden, **placed).requires_grad_(False),
+        mask_token_id=vocabulary - 1,
+        attention_backend="sdpa",
+        blocks_per_group=blocks_per_group,
+    ).eval()
