@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specforge_dstill.data import chat, targets
-from specforge_dstill.data.answers_file import settings_path
+from specforge_dstill.data import chat
 from specforge_dstill.data.capture_plan import CapturePlan
 from specforge_dstill.data.conversations import Conversation
+from specforge_dstill.data.encoding import Encoding
 from specforge_dstill.data.feature_files import SCALE
 from specforge_dstill.data.float8 import FLOAT8
 from specforge_dstill.data.manifest import CacheManifest, config_hash
 from specforge_dstill.data.sample_check import dtype_name
-from specforge_dstill.data.settings import read_settings
 from specforge_dstill.data.versions import library_versions
 from specforge_dstill.errors import UserError
 
@@ -69,45 +68,36 @@ def read_input(
             f"--dtype {FP8} is for our modes, which read dflash's features; "
             f"{plan.config.training.strategy} is SpecForge's own and cannot read it: use bfloat16"
         )
-    model, data = plan.config.model, plan.config.data
-    target = model.target_model_path
-    tokenizer = targets.load_tokenizer(target, trust_remote_code=model.trust_remote_code)
-    template = args.chat_template or plan.chat_template or chat.OWN_TEMPLATE
-    generation = read_settings(settings_path(Path(args.conversations))) or {}
-    kwargs = args.template_kwargs
-    if kwargs is None:
-        kwargs = generation.get("template_kwargs") or {}
-    encode = chat.chat_encoder(
-        tokenizer,
-        template=template,
-        stop_ids=chat.stop_token_ids(target, tokenizer),
-        max_length=data.max_length,
-        template_kwargs=kwargs,
-        last_turn_only=data.train_only_last_turn,
+    data = plan.config.data
+    encoding = Encoding.of(
+        plan,
+        args.conversations,
+        chat_template=args.chat_template,
+        template_kwargs=args.template_kwargs,
     )
     manifest = CacheManifest(
-        target=target,
+        target=plan.config.model.target_model_path,
         target_hash=config_hash(plan.target_config),
         target_layer_ids=plan.layers,
         strategy=plan.config.training.strategy,
         keys=(*plan.layout.output_names, *([SCALE] if args.dtype == FP8 else [])),
         width=len(plan.layers) * plan.hidden_size,
         dtype=dtype_name(FLOAT8) if args.dtype == FP8 else computed_dtype(args, plan),
-        chat_template=template,
-        chat_template_hash=chat.template_hash(tokenizer, template),
+        chat_template=encoding.template,
+        chat_template_hash=chat.template_hash(encoding.tokenizer, encoding.template),
         max_length=data.max_length,
         conversations=Path(args.conversations).name,
         conversations_hash=_hash_of(conversations),
         conversation_count=len(conversations),
         shard_size=args.shard_size,
-        template_kwargs=kwargs,
+        template_kwargs=encoding.template_kwargs,
         last_turn_only=data.train_only_last_turn,
-        generation=generation,
+        generation=encoding.generation,
         draft_config=plan.draft_config.to_diff_dict(),
         options={name: getattr(args, name) for name in _NOTED},
         versions=library_versions("specforge", "transformers", "torch"),
     )
-    return TokenizedConversations(conversations, encode), manifest
+    return TokenizedConversations(conversations, encoding.encode), manifest
 
 
 def _hash_of(conversations: Sequence[Conversation]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,18 @@ from specforge_dstill.data.settings import read_settings
 
 @dataclass(frozen=True)
 class Encoding:
-    """A target's tokenizer with the template settings of one file of conversations."""
+    """A target's tokenizer with the template settings of one file of conversations.
+
+    Attributes:
+        template: one of SpecForge's, or the tokenizer's own.
+        template_kwargs: that go to it.
+        generation: the settings that the answers were made with, {} when unknown.
+    """
 
     tokenizer: Any
-    template_kwargs: Mapping[str, Any]
+    template: str
+    template_kwargs: dict[str, Any]
+    generation: dict[str, Any]
     encode: chat.Encoder
 
     @classmethod
@@ -28,22 +35,23 @@ class Encoding:
         conversations: str | Path,
         *,
         chat_template: str | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
+        template_kwargs: dict[str, Any] | None = None,
     ) -> Encoding:
         """Template and keywords as given, else the run file's and those of ``regenerate``."""
         model, data = plan.config.model, plan.config.data
         tokenizer = targets.load_tokenizer(
             model.target_model_path, trust_remote_code=model.trust_remote_code
         )
+        template = chat_template or plan.chat_template or chat.OWN_TEMPLATE
+        generation = read_settings(settings_path(Path(conversations))) or {}
         if template_kwargs is None:
-            made_with = read_settings(settings_path(Path(conversations))) or {}
-            template_kwargs = made_with.get("template_kwargs") or {}
+            template_kwargs = generation.get("template_kwargs") or {}
         encode = chat.chat_encoder(
             tokenizer,
-            template=chat_template or plan.chat_template or chat.OWN_TEMPLATE,
+            template=template,
             stop_ids=chat.stop_token_ids(model.target_model_path, tokenizer),
             max_length=data.max_length,
             template_kwargs=template_kwargs,
             last_turn_only=data.train_only_last_turn,
         )
-        return cls(tokenizer, template_kwargs, encode)
+        return cls(tokenizer, template, template_kwargs, generation, encode)

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         cache=cache,
         store=store,
         times=(*_times(args, settings, counts), *_training(args, counts)),
-        rooms=_rooms(settings, cache.total, store.total),
+        rooms=_rooms(settings, cache.total, 0 if store is None else store.total),
     )
     if args.json:
         print(json.dumps(estimate.to_json(), ensure_ascii=False, indent=1))
@@ -106,7 +106,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _times(args: argparse.Namespace, settings: Settings, counts: Counts) -> list[Hours]:
     """Capture and collection, as far as their throughput is given or to be measured."""
-    work = {"capture": (counts.tokens, "tokens"), "collect": (counts.blocks, "blocks")}
+    work = {"capture": (counts.tokens, "tokens")}
+    if not settings.online:
+        work["collect"] = counts.blocks, "blocks"
     given = {
         "capture": args.capture_tokens_per_second,
         "collect": args.collect_blocks_per_second,
@@ -147,7 +149,7 @@ def _rooms(settings: Settings, cache: int, store: int) -> tuple[Room, ...]:
     if settings.run is None:
         return ()
     wanted = {settings.run.config.data.hidden_states_path: cache}
-    if "://" not in settings.run.options.trajectories:
+    if store and "://" not in settings.run.options.trajectories:
         wanted[settings.run.options.trajectories] = store
     groups: dict[int, dict[str, int]] = {}
     for name, size in wanted.items():

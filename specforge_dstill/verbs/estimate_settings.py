@@ -17,7 +17,8 @@ from specforge_dstill.runfile import DEFAULT_PATH, RunFile, load_run
 class Settings:
     """Everything that decides sizes.
 
-    ``run`` is None where no run file is at hand; the folders are then not known.
+    ``run`` is None where no run file is at hand; the folders are then not known. ``online`` tells
+    that the student makes its trajectories as it trains, so that none are stored.
     """
 
     run: RunFile | None
@@ -31,11 +32,13 @@ class Settings:
     logp_dtype: str
     anchors: int | None
     shard_size: int
+    online: bool = False
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Settings:
         """UserError when something is neither given nor in a run file."""
         run = run_file(args, "dstill_collect")
+        student = run_file(args, "dstill_student")
         options = DstillOptions() if run is None else run.options
         collect = options.collect
         given = (args.layers, args.hidden, args.block_size)
@@ -63,6 +66,7 @@ class Settings:
             logp_dtype=collect.logp_dtype,
             anchors=args.anchors or collect.anchors_per_sample,
             shard_size=collect.shard_size,
+            online=student is not None and student.options.online,
         )
 
     def cache(self, counts: Counts, *, dtype: str | None = None) -> CacheCost:
@@ -75,8 +79,10 @@ class Settings:
             tokens=counts.tokens,
         )
 
-    def store(self, counts: Counts) -> StoreCost:
-        """What the trajectories will take."""
+    def store(self, counts: Counts) -> StoreCost | None:
+        """What the trajectories will take; None where there is no store."""
+        if self.online:
+            return None
         return StoreCost.of(
             block_size=self.block_size,
             steps=self.steps,

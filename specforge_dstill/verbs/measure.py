@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -13,12 +12,15 @@ from pathlib import Path
 import torch
 
 from specforge_dstill.data import targets
-from specforge_dstill.data.capture_core import batches_by_length
+from specforge_dstill.data.batches import batches_by_length
+from specforge_dstill.data.capture_input import FP8
 from specforge_dstill.data.capture_plan import CapturePlan
 from specforge_dstill.data.capture_transformers import TransformersExtractor
 from specforge_dstill.data.chat import RewrittenAnswersError, TokenSample
 from specforge_dstill.data.conversations import read_conversations
 from specforge_dstill.data.estimate import Counts
+from specforge_dstill.data.feature_record import RecordFormat, record_bytes
+from specforge_dstill.data.float8 import FLOAT8
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import nearest_folder, write_atomically, writing
 from specforge_dstill.maths.rollout import CommitRule
@@ -30,7 +32,6 @@ from specforge_dstill.verbs.estimate_settings import Settings
 _SECONDS = 10.0
 #: Conversations that a measurement of the capture uses.
 _CONVERSATIONS = 64
-_TORCH_DTYPES = {"fp8": "float8_e4m3fn"}
 
 
 Measured = tuple[float, str]  # units a second on one rank, and in words what was run
@@ -97,7 +98,13 @@ def measure_capture(
     extract = TransformersExtractor(target, plan.layers, with_last=plan.with_last)
     batches = list(batches_by_length([len(sample) for sample in samples], 8192))
     extract([samples[i] for i in batches[-1]])  # the first pass of a process is slow
-    stored = getattr(torch, _TORCH_DTYPES.get(dtype, dtype))
+    form = RecordFormat(
+        layout=plan.layout,
+        layers=len(plan.layers),
+        width=len(plan.layers) * plan.hidden_size,
+        keys=(),
+        dtype=FLOAT8 if dtype == FP8 else getattr(torch, dtype),
+    )
     home = nearest_folder(Path(plan.config.data.hidden_states_path))
     done = tokens = 0
     with writing(home):
@@ -107,14 +114,9 @@ def measure_capture(
         for batch in batches:
             chosen = [samples[i] for i in batch]
             for sample, found in zip(chosen, extract(chosen), strict=True):
-                record = {
-                    "input_ids": sample.input_ids,
-                    "loss_mask": sample.loss_mask,
-                    "hidden_states": found.hidden_states.to(stored),
-                }
-                buffer = io.BytesIO()
-                torch.save(record, buffer)
-                write_atomically(Path(place) / f"{done}.ckpt", buffer.getbuffer())
+                record = form.record(sample, found)
+                if record is not None:
+                    write_atomically(Path(place) / f"{done}.ckpt", record_bytes(record))
                 done, tokens = done + 1, tokens + len(sample)
             if time.monotonic() - start > _SECONDS:
                 break

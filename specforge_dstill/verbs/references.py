@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specforge_dstill.console import say
 from specforge_dstill.data import targets
-from specforge_dstill.data.feature_files import load_features
+from specforge_dstill.data.feature_files import read_tensors
 from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.refinement_text import visible
 from specforge_dstill.maths.blocks import ReferenceBlocks, reference_blocks
@@ -34,7 +34,7 @@ class References:
                 f"{self.folder}: has no sample {record.sample_id}; it is not the cache that the "
                 "store was collected from: name that one with --cache"
             )
-        features = load_features(path)
+        features = read_tensors(path)
         input_ids = features["input_ids"][: self.identity.max_length]
         if token_hash(input_ids) != record.token_hash:
             raise UserError(
