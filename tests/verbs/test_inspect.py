@@ -18,6 +18,7 @@ from specforge_dstill.maths.anchors import valid_anchors
 from specforge_dstill.maths.blocks import reference_blocks
 from specforge_dstill.trajectory_store import open_store
 from tests import tiny
+from tests.data.caches import make_manifest
 from tests.verbs.conftest import STEPS, collect
 
 Said = Callable[..., str]
@@ -202,6 +203,24 @@ def test_a_cache_without_a_manifest_is_counted_by_its_files(said: Said, tiny_inp
     assert (found["shortest"], found["longest"]) == (40, 51)
     assert found["lengths_up_to"] == {"64": 12}
     assert json.loads(said("--json", "--limit", "5", cache))["contents"]["files"] == 5
+
+
+def test_a_manifest_says_how_a_cache_was_made(said: Said, tmp_path: Path) -> None:
+    cache = tiny.save_features(tmp_path / "cache", samples=4)
+    made = {"temperature": 0.7, "template_kwargs": {"enable_thinking": False}, "versions": {}}
+    make_manifest(generation=made, conversation_count=6, samples=4, dropped={"why not": 2}).write(
+        cache
+    )
+    text = said(cache)
+    assert "feature cache, complete" in text
+    assert "target_layer_ids (0, 2, 3)" in text
+    assert "temperature 0.7, template_kwargs {'enable_thinking': False}" in text
+    assert "6 conversations, 2 left out: why not" in text
+    found = json.loads(said("--json", cache))
+    assert found["manifest"]["generation"] == made
+    (cache / "manifest.json").unlink()
+    (cache / "capture.json").write_text("{}")
+    assert "its capture is not finished" in said(cache)
 
 
 def test_damaged_files_of_a_cache_are_named_and_the_rest_is_counted(
