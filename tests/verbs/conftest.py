@@ -37,7 +37,9 @@ def store_identity(*, record: str = "commit", top_k: int = TOP_K) -> StoreIdenti
     )
 
 
-def collect(folder: Path, cache: Path, *, record: str = "commit", finished: bool = True) -> Path:
+def collect(
+    store: str | Path, cache: Path, *, record: str = "commit", finished: bool = True
+) -> None:
     """Roll out the blocks of every sample; unfinished stores lack their second shard."""
     drafter = make_drafter()
     ids = sorted(str(path.relative_to(cache)) for path in cache.rglob("*.ckpt"))
@@ -59,7 +61,7 @@ def collect(folder: Path, cache: Path, *, record: str = "commit", finished: bool
         )
 
     writer = open_writer(
-        str(folder),
+        str(store),
         identity=store_identity(record=record),
         sample_ids=ids,
         shard_size=SHARD,
@@ -70,10 +72,11 @@ def collect(folder: Path, cache: Path, *, record: str = "commit", finished: bool
             writer.write_shard(index, [made(sample_id) for sample_id in writer.samples_of(index)])
     if finished:
         writer.finish()
-    return folder
 
 
 @pytest.fixture(scope="session")
 def tiny_store(tiny_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished store of the tiny cache's 12 samples; do not change it."""
-    return collect(tmp_path_factory.mktemp("stores") / "commit", tiny_inputs / "cache")
+    folder = tmp_path_factory.mktemp("stores") / "commit"
+    collect(folder, tiny_inputs / "cache")
+    return folder

@@ -17,6 +17,7 @@ from specforge_dstill.data.feature_files import load_features
 from specforge_dstill.maths.anchors import valid_anchors
 from specforge_dstill.maths.blocks import reference_blocks
 from specforge_dstill.trajectory_store import open_store
+from specforge_dstill.trajectory_store.cache import CACHE_VARIABLE
 from tests import tiny
 from tests.data.caches import make_manifest
 from tests.verbs.conftest import STEPS, collect
@@ -117,7 +118,8 @@ def test_a_block_as_ids_and_as_json(said: Said, tiny_store: Path) -> None:
 def test_what_every_pass_believed_is_shown_where_it_was_recorded(
     said: Said, tmp_path: Path, tiny_inputs: Path
 ) -> None:
-    folder = collect(tmp_path / "full", tiny_inputs / "cache", record="full")
+    folder = tmp_path / "full"
+    collect(folder, tiny_inputs / "cache", record="full")
     assert "(" in said("--block", "0", folder)
     found = statistics(said("--json", "--cache", tiny_inputs / "cache", folder))
     assert found["root_acceptance_length"] >= 1
@@ -157,11 +159,25 @@ def test_another_cache_is_refused_if_it_was_named(
 
 
 def test_a_collection_that_is_not_finished(said: Said, tmp_path: Path, tiny_inputs: Path) -> None:
-    folder = collect(tmp_path / "running", tiny_inputs / "cache", finished=False)
+    folder = tmp_path / "running"
+    collect(folder, tiny_inputs / "cache", finished=False)
     text = said(folder)
     assert "not finished: 2 of 3 shards" in text
     assert "8 samples, 48 blocks" in text
     assert json.loads(said("--json", folder))["complete"] is False
+
+
+def test_a_store_elsewhere_by_its_url(
+    said: Said,
+    tiny_store: Path,
+    tiny_inputs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "shards"))
+    collect("memory://inspected", tiny_inputs / "cache")
+    words = ("--json", "--cache", tiny_inputs / "cache")
+    assert statistics(said(*words, "memory://inspected")) == statistics(said(*words, tiny_store))
 
 
 @pytest.mark.parametrize(
