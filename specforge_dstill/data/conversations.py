@@ -97,18 +97,19 @@ def _rows(source: str | Path) -> Iterator[tuple[Mapping[str, Any], str, str]]:
         return
     name, split = hub
     stem = name.rsplit("/", 1)[-1]
-    for number, item in enumerate(_load_hub(name, split), start=1):
+    for number, item in enumerate(load_hub(name, split), start=1):
         yield item, f"{name} ({split}) row {number}", f"{stem}-{number:06d}"
 
 
-def _load_hub(name: str, split: str) -> Iterable[Mapping[str, Any]]:
+def load_hub(name: str, split: str, *, config: str | None = None) -> Iterable[Mapping[str, Any]]:
+    """The rows of a data set on the Hub. Errors: ``UserError`` when it cannot be had."""
     try:
         from datasets import load_dataset
     except ImportError as error:
         raise UserError(f"{name}: reading it needs the package datasets (pip)") from error
     try:
         # Streamed, so that a --limit does not wait for the whole download.
-        return load_dataset(name, split=split, streaming=True)
+        return load_dataset(name, config, split=split, streaming=True)
     except Exception as error:  # datasets raises many kinds; each means "not to be had"
         raise UserError(
             f"{name}: no local file of this name, and the Hub gave no split {split!r}: "

@@ -140,7 +140,7 @@ def test_hub_rows_become_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
         {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]},
         {"conversations": [{"from": "human", "value": "r"}, {"from": "gpt", "value": "b"}]},
     ]
-    monkeypatch.setattr(module, "_load_hub", lambda name, split: rows)
+    monkeypatch.setattr(module, "load_hub", lambda name, split: rows)
     found = read_prompts("mlabonne/open-perfectblend")
     assert found == [
         Prompt("open-perfectblend-000001", ("q",)),
