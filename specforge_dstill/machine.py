@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from specforge_dstill.errors import UserError
+from specforge_dstill.mode_names import DSTILL_MODES
 from specforge_dstill.runfile import RunFile
 
 if TYPE_CHECKING:
@@ -18,6 +20,28 @@ _CPU_DEFAULTS = {
     ("model", "torch_dtype"): "float32",
 }
 _GPU_ONLY_ATTENTION = ("flex_attention", "fa", "usp")
+
+
+def check_attention(run: RunFile) -> None:
+    """Refuse flash-attn where it cannot be used, in one line and before anything is loaded.
+
+    Raises:
+        UserError: a mode of ours other than collection; float32; or it is not installed.
+    """
+    if run.mode not in DSTILL_MODES or run.config.training.attention_backend != "fa":
+        return
+    where = f"{run.path}: training.attention_backend: fa"
+    if run.mode != "dstill_collect":
+        raise UserError(
+            f"{where} has no backward pass and is for --mode dstill_collect alone; set it under "
+            "modes.dstill_collect.training"
+        )
+    if run.config.model.torch_dtype == "float32":
+        raise UserError(f"{where} needs model.torch_dtype: bfloat16 or float16, not float32")
+    if find_spec("flash_attn") is None:
+        raise UserError(
+            f"{where} needs flash-attn: pip install 'specforge-dstill[fa]', or leave it out"
+        )
 
 
 def fit_to_machine(
@@ -39,8 +63,8 @@ def fit_to_machine(
     asked = run.config.training.attention_backend
     if "training.attention_backend" in run.explicit and asked in _GPU_ONLY_ATTENTION:
         raise UserError(
-            f"{run.path}: training.attention_backend: {asked} cannot train on a machine without "
-            "a GPU; leave it out, or set it to sdpa"
+            f"{run.path}: training.attention_backend: {asked} needs a GPU, and there is none "
+            "here; leave it out, or set it to sdpa"
         )
     if not {"sdpa", "eager"} & set(attention_backends):
         raise UserError(

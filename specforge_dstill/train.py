@@ -30,6 +30,7 @@ from specforge_dstill.launch import (
     run_worker,
     specforge_run,
 )
+from specforge_dstill.machine import check_attention
 from specforge_dstill.mode_names import ALL_MODES, DSTILL_MODES
 from specforge_dstill.runfile import DEFAULT_PATH, RunFile, load_run
 
@@ -101,7 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _train(args: argparse.Namespace) -> int:
     run = load_run(args.config, args.overrides, args.mode)
-    if run.config.training.attention_backend != "fa":
+    check_attention(run)
+    if run.mode in DSTILL_MODES or run.config.training.attention_backend != "fa":
         # SpecForge says so on import, on every rank, whether the run uses it or not.
         warnings.filterwarnings("ignore", message="flash_attn is not found")
     run, algorithm = _followed(run)

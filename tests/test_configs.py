@@ -29,7 +29,7 @@ def test_every_stage_of_a_run_file_resolves(folder: Path, mode: str) -> None:
     run = load_run(str(folder / "dstill.yaml"), (), mode)
     draft = resolve_draft(run.config)
     if mode != "dflash":
-        check_options(run.config, run.options, mode=mode, block_size=draft.block_size)
+        check_options(run.config, run.options, mode=mode, draft_config=draft)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

@@ -24,7 +24,7 @@ from specforge_dstill.launch import (
     refusals,
     unwinding_on_signals,
 )
-from specforge_dstill.machine import fit_to_machine
+from specforge_dstill.machine import check_attention, fit_to_machine
 from specforge_dstill.mode_names import ALL_MODES, DSTILL_MODES, SPECFORGE_MODES
 from specforge_dstill.runfile import load_run, merge
 from specforge_dstill.train import main, parse
@@ -219,11 +219,27 @@ def test_with_a_gpu_nothing_moves() -> None:
 def test_an_attention_that_needs_a_gpu_is_refused_without_one() -> None:
     write(OFFLINE)
     run = load_run(None, ["training.attention_backend=flex_attention"], "dflash")
-    with pytest.raises(UserError, match="flex_attention cannot train on a machine without a GPU"):
+    with pytest.raises(UserError, match="flex_attention needs a GPU, and there is none here"):
         fit_to_machine(run, device_type="cpu")
     plain = load_run(None, (), "dflash")
     with pytest.raises(UserError, match="--mode dflash needs flex_attention"):
         fit_to_machine(plain, device_type="cpu", attention_backends={"flex_attention"})
+
+
+@pytest.mark.parametrize(
+    ("mode", "dtype", "part"),
+    [
+        ("dstill_teacher", "bfloat16", "is for --mode dstill_collect alone; set it under modes"),
+        ("dstill_collect", "float32", "needs model.torch_dtype: bfloat16 or float16"),
+        ("dstill_collect", "bfloat16", "needs flash-attn: pip install"),
+    ],
+)
+def test_flash_attn_where_it_cannot_be_used(mode: str, dtype: str, part: str) -> None:
+    write(OFFLINE)
+    words = ["training.attention_backend=fa", f"model.torch_dtype={dtype}"]
+    with pytest.raises(UserError, match=part):
+        check_attention(load_run(None, words, mode))
+    check_attention(load_run(None, words, "eagle3"))
 
 
 @pytest.mark.parametrize(

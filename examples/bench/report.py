@@ -12,6 +12,17 @@ from shapes import DEFAULT_SHAPE, Shape
 
 # Dense bfloat16 operations a second, from NVIDIA's data sheets.
 PEAK_RATES = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
+# What the names of the timed runs stand for.
+LEGEND = {
+    "product": "product: the large matrix product that gives the machine's rate",
+    "peer I": "SpecForge's step on Stage I's anchors",
+    "peer II": "SpecForge's step on the trajectories' anchors",
+    "teacher": "Stage I step",
+    "teacher x4": "Stage I step on four times the anchors",
+    "student": "Stage II step",
+    "plain": "K plain passes with full logits, log-softmax and top-k",
+    "collect": "collection",
+}
 STEPS = {"teacher": "Stage I step", "student": "Stage II step", "collect": "collection"}
 
 
@@ -69,7 +80,7 @@ def table(rows: Sequence[Row], times: Times, shape: Shape, machine: dict[str, An
         bound = f"≤ {row.bound:g}" if bounded else ""
         lines.append(f"| {row.what} | {row.value:.4g}{missed} | {bound} |")
     lines += ["", "| median seconds | of |", "| --- | --- |"]
-    lines += [f"| {times.median(name):.4g} | {name} |" for name in times.seconds]
+    lines += [f"| {times.median(name):.4g} | {LEGEND.get(name, name)} |" for name in times.seconds]
     if shape.device == "cuda":
         lines += ["", *device_lines(times, shape, device=torch.cuda.get_device_name())]
     return "\n".join(lines)

@@ -1,8 +1,9 @@
 """Ours and SpecForge's own, in turn, in one process: times, ratios and the floor.
 
-    make bench                                    SmolLM2's shape, on a CPU
+    make bench                                           SmolLM2's shape, on a CPU, 12 minutes
+    make bench BENCH="--threads 1 --save"                as kept in examples/results
+    make bench BENCH="--shape tiny --repeats 1"          only shows that it runs
     python examples/bench/run.py --shape gpt-oss-120b    on a GPU
-    options: --repeats 5, --threads N, --save (keeps the result in examples/results)
 
 A ratio is the median over rounds of the ratio within a round, in which the runs follow each
 other. The floor is the matrix products that must be done (floor.py) at the rate of one large
@@ -17,11 +18,15 @@ import os
 import platform
 import sys
 import tempfile
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+# SpecForge says so on import; the bench names its attention itself.
+warnings.filterwarnings("ignore", message="flash_attn is not found")
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -31,13 +36,23 @@ from ours import Ours  # noqa: E402
 from report import rows_of, table  # noqa: E402
 from shapes import DEFAULT_SHAPE, SHAPES  # noqa: E402
 
+from specforge_dstill.arguments import positive  # noqa: E402
+
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--shape", choices=sorted(SHAPES), default=DEFAULT_SHAPE)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=None, help="of torch; default: its own")
-    parser.add_argument("--save", action="store_true", help="keep the result in examples/results")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--shape", choices=sorted(SHAPES), default=DEFAULT_SHAPE, help=f"default: {DEFAULT_SHAPE}"
+    )
+    parser.add_argument("--repeats", type=positive, default=5, help="counted rounds; default: 5")
+    parser.add_argument("--threads", type=positive, help="of torch; default: its own choice")
+    parser.add_argument(
+        "--save",
+        action="store_true",
+        help="keep the result in examples/results, not in runs/bench under the current folder",
+    )
     args = parser.parse_args(arguments)
     shape = SHAPES[args.shape]
     if shape.device == "cuda" and not torch.cuda.is_available():
@@ -52,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     machine = _machine(before)
     text = table(rows, times, shape, machine)
     print(text)
-    _write(
+    written = _write(
         HERE.parent / "results" if args.save else Path("runs/bench"),
         f"bench-{shape.name}",
         text,
@@ -64,6 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
             "values": times.values,
         },
     )
+    _progress(f"written to {written}")
     return 0
 
 
@@ -83,10 +99,11 @@ def _machine(load_before: tuple[float, ...]) -> dict[str, Any]:
     }
 
 
-def _write(folder: Path, name: str, text: str, content: dict[str, Any]) -> None:
+def _write(folder: Path, name: str, text: str, content: dict[str, Any]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.md").write_text(text + "\n")
     (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    return folder / f"{name}.md"
 
 
 if __name__ == "__main__":

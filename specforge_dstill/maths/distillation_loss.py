@@ -61,6 +61,9 @@ def row_loss(
     coarsened KL has ``p_v - q_v`` on retained ids and ``p_v (1 - q_other / p_other)`` elsewhere
     (Eq. 10).
 
+    Should the retained probabilities sum to more than 1 by rounding, ``q_other`` counts as 0 and
+    the gradient stays as written.
+
     Args:
         logits: [R, V] float. Changed on the way, and as they were on return.
         targets: [R] int64.

@@ -37,9 +37,9 @@ class FrozenHead:
         return out if self.softcap is None else out.div_(self.softcap).tanh_().mul_(self.softcap)
 
     def backward(self, gradient: Tensor, logits: Tensor) -> Tensor:
-        """Gradient with respect to the rows, [R, H]; uses up ``gradient`` [R, V]."""
+        """Gradient with respect to the rows, [R, H]; uses up gradient and logits [R, V]."""
         if self.softcap is not None:
-            gradient.mul_(1 - (logits / self.softcap).square_())
+            gradient.mul_(logits.div_(self.softcap).square_().neg_().add_(1))
         return gradient.to(self.weight.dtype) @ self.weight
 
 

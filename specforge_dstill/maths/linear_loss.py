@@ -52,17 +52,28 @@ def linear_loss(
 
     Args:
         hidden: [R, H]; R may be 0, and the numerator is then 0 and still differentiable.
-        head: the frozen LM head; no gradient is formed for it.
+        head: the frozen LM head; no gradient is formed for it, whatever it asks for.
         targets: [R] int64.
-        weights: [R] float32.
+        weights: [R] float32, constants.
         mask_token_id: never a legal prediction.
         retained: the teacher's distribution (Stage II); None for cross-entropy alone.
         alpha: the KL's share.
-        rows_per_tile: bounds the memory of the logits, twice ``rows_per_tile * V`` floats.
+        rows_per_tile: bounds the memory of the logits, twice ``rows_per_tile * V`` floats, and
+            half as much again when the head is in half precision.
+
+    Products are formed in the head's precision; autocast does not reach in here.
+
+    Errors: ``ValueError`` for no rows a tile, or when the retained ids leave no other.
     """
-    numerator, nll, kl, predicted = _TiledLoss.apply(
-        hidden, head, targets, weights, retained, alpha, mask_token_id, rows_per_tile
-    )
+    if rows_per_tile < 1:
+        raise ValueError(f"rows_per_tile must be at least 1, got {rows_per_tile}")
+    if retained is not None and retained.ids.shape[1] >= len(head.weight):
+        raise ValueError("the retained ids must leave an id out")
+    rows = hidden.to(head.weight.dtype)
+    with torch.autocast(hidden.device.type, enabled=False):
+        numerator, nll, kl, predicted = _TiledLoss.apply(
+            rows, head, targets, weights, retained, alpha, mask_token_id, rows_per_tile
+        )
     return LinearLoss(numerator=numerator, nll=nll, kl=kl, predicted=predicted)
 
 
@@ -100,10 +111,9 @@ class _TiledLoss(torch.autograd.Function):
                 out=slopes[:count],
             )
             nll[tile], kl[tile] = loss.nll, loss.kl
+            predicted[tile] = _predicted(logits, mask_token_id)
             if ctx.needs_input_grad[0]:
                 gradient[tile] = head.backward(loss.gradient, logits) * weights[tile, None]
-            logits[:, mask_token_id] = -torch.inf
-            predicted[tile] = largest(logits, 1)[1].squeeze(1)
         ctx.save_for_backward(gradient)
         ctx.mark_non_differentiable(nll, kl, predicted)
         numerator = (weights * ((1 - alpha) * nll + alpha * kl)).sum()
@@ -113,3 +123,12 @@ class _TiledLoss(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         return gradients[0].to(gradient.dtype) * gradient, *([None] * 7)
+
+
+def _predicted(logits: Tensor, mask_token_id: int) -> Tensor:
+    """The most probable legal token of each row [R]; the logits are as they were on return."""
+    illegal = logits[:, mask_token_id].clone()
+    logits[:, mask_token_id] = -torch.inf
+    predicted = largest(logits, 1)[1].squeeze(1)
+    logits[:, mask_token_id] = illegal
+    return predicted

@@ -20,21 +20,33 @@ ROWS_AT_ONCE = 64
 def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The ``count`` largest logits of each row, descending, and their ids: both [R, count].
 
-    The same as ``topk``, in one fast pass: no more than ``count`` groups of ids can hold a row's
-    ``count`` largest, and they are the groups with the largest maxima.
+    Among equal logits the lower id comes first, on every device; ``topk`` promises no order, and
+    in bfloat16 ties are common.
+
+    One pass over the rows: a row's ``count`` largest lie in the ``count`` groups of ids with the
+    largest maxima (of equal maxima the lower ones), or among the ids left over.
     """
     groups = logits.shape[1] // GROUP_SIZE
     if groups <= count:
-        return torch.topk(logits, count, dim=1)
+        return _first_largest(logits, count)
     grouped = logits[:, : groups * GROUP_SIZE].unflatten(1, (groups, GROUP_SIZE))
-    best = grouped.amax(dim=2).topk(count, dim=1).indices[:, :, None]
+    best = _first_largest(grouped.amax(dim=2), count)[1].sort(dim=1).values[:, :, None]
     offset = torch.arange(GROUP_SIZE, device=logits.device)
     left_over = torch.arange(groups * GROUP_SIZE, logits.shape[1], device=logits.device)
     ids = torch.cat(
         [(best * GROUP_SIZE + offset).flatten(1), left_over.expand(len(logits), -1)], dim=1
     )
-    values, at = logits.gather(1, ids).topk(count, dim=1)
+    values, at = _first_largest(logits.gather(1, ids), count)
     return values, ids.gather(1, at)
+
+
+def _first_largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """:func:`largest` by plain means."""
+    if count == 1:
+        top, at = values.max(dim=1, keepdim=True)  # of equals the first, by its documentation
+        return top, at
+    ordered, at = values.sort(dim=1, descending=True, stable=True)
+    return ordered[:, :count], at[:, :count]
 
 
 def softmax(logits: Tensor, *, out: Tensor | None = None) -> tuple[Tensor, Tensor]:

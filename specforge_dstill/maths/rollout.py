@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specforge_dstill.maths.logits import largest, log_normaliser
+from specforge_dstill.maths.logits import ROWS_AT_ONCE, largest, log_normaliser
 from specforge_dstill.maths.reveal_schedule import commit_counts
 from specforge_dstill.maths.trajectory import Trajectory
 
@@ -67,7 +67,8 @@ def rollout(
     At each pass the ``n_t`` most confident masked positions of each block are committed; among
     equally confident positions the lower one wins, on every device. The LM head
     runs over masked rows only, as many blocks at a time as have ``rows_per_tile`` of them (or one
-    block): no more than ``max(rows_per_tile, B - 1) * V`` logits are alive at once.
+    block): the logits alive at once are ``max(rows_per_tile, B - 1) * V``, and a copy of those of
+    them that are recorded.
 
     Args:
         anchor_ids: [N] int64, the token at position 0 of each block.
@@ -79,6 +80,8 @@ def rollout(
     """
     if rule.temperature > 0 and generator is None:
         raise ValueError("sampled commitment needs a generator")
+    if rows_per_tile < 1:
+        raise ValueError(f"rows_per_tile must be at least 1, got {rows_per_tile}")
     blocks = torch.full((len(anchor_ids), block_size), rule.mask_token_id, device=anchor_ids.device)
     blocks[:, 0] = anchor_ids
     commit_pass = torch.zeros_like(blocks)
@@ -132,11 +135,14 @@ def _sample(logits: Tensor, uniform: Tensor, *, rule: CommitRule) -> Tensor:
 
     The first token whose cumulative probability exceeds ``uniform`` [R] of the whole.
     """
-    mass = (logits / rule.temperature).softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
-    total = mass[:, -1]
-    # Rounding must not take the product up to the whole, which no token exceeds.
-    threshold = torch.minimum(uniform * total, total.nextafter(torch.zeros_like(total)))
-    return torch.searchsorted(mass, threshold[:, None], right=True).squeeze(1)
+    tokens = []
+    for rows, chosen in zip(logits.split(ROWS_AT_ONCE), uniform.split(ROWS_AT_ONCE), strict=True):
+        mass = (rows / rule.temperature).softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
+        total = mass[:, -1]
+        # Rounding must not take the product up to the whole, which no token exceeds.
+        threshold = torch.minimum(chosen * total, total.nextafter(torch.zeros_like(total)))
+        tokens.append(torch.searchsorted(mass, threshold[:, None], right=True).squeeze(1))
+    return torch.cat(tokens)
 
 
 def _most_confident(confidence: Tensor, masked: Tensor, *, count: int) -> Tensor:

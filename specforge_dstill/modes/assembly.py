@@ -44,7 +44,7 @@ def build_drafter(
     SpecForge's DFlash builder resolves the mask token and loads the target's embeddings and head;
     its model is then exchanged for a :class:`BlockDrafter` over the same parts.
     """
-    check_options(config, options, mode=mode, block_size=int(draft.block_size))
+    check_options(config, options, mode=mode, draft_config=draft_config)
     if config.mode == "offline":
         agreed(lambda: _check_features(config, draft, target_config))
     parts = build_dflash_model(config, draft, draft_config, target_config, input_tools)

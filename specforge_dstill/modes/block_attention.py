@@ -1,45 +1,24 @@
-"""Which keys a block may attend to, and the attention over groups of blocks.
+"""Which keys a block may attend to.
 
 A drafter's keys are the S context positions followed by the tokens of all N blocks. A block
 sees the context strictly before its anchor and its own B positions, nothing else. On a GPU
-that is a flex-attention block mask. Elsewhere a dense mask would be (N * B) x (S + N * B), at
-the paper's sizes 8192 x 32768, so :func:`grouped_attention` works on groups of blocks, each
-with only the context its anchors can see.
+that is a flex-attention block mask; grouped_attention.py and two_call_attention.py do without one.
 
-It enters SpecForge's layers through transformers' public AttentionInterface: the layers run as
-they are (so FSDP, DDP and gradient checkpointing keep working), with a :class:`BlockLayout` in
-the place of the mask.
+A :class:`BlockLayout` enters SpecForge's layers in the place of the mask, through transformers'
+public AttentionInterface: the layers run as they are, so FSDP, DDP and gradient checkpointing keep
+working.
 
-Shapes: b samples, N blocks, B block size, S context length, D head dimension.
+Shapes: b samples, N blocks, B block size, S context length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
-from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
-
-GROUPED_ATTENTION = "dstill_grouped_sdpa"
-
-
-@dataclass(frozen=True)
-class BlockGroup:
-    """Neighbouring blocks that attend together.
-
-    Attributes:
-        context_length: L, how much of the context any of them sees.
-        visible: [P, L + P] bool, what each of the P positions of the blocks sees.
-    """
-
-    context_length: int
-    visible: Tensor
 
 
 @dataclass(frozen=True)
@@ -53,7 +32,7 @@ class BlockLayout:
         block_size: B.
         window: sliding layers see the last ``window`` positions only; None for full attention.
         causal: whether a position sees only earlier positions of its own block.
-        blocks_per_group: bounds the memory of :func:`grouped_attention`.
+        blocks_per_group: how many blocks attend at once without flex attention.
     """
 
     anchors: Tensor
@@ -88,20 +67,28 @@ class BlockLayout:
         return seen.reshape(count * self.block_size, count * self.block_size)
 
     @cached_property
-    def groups(self) -> tuple[tuple[BlockGroup, ...], ...]:
-        """The groups of each sample, with their masks: made once, shared by the layers."""
-        starts = range(0, self.anchors.shape[1], self.blocks_per_group)
-        return tuple(tuple(self._group(row, start) for start in starts) for row in self.anchors)
+    def group_lengths(self) -> list[list[int]]:
+        """The context that any block of each group of each sample sees: up to its last anchor.
 
-    def _group(self, row: Tensor, start: int) -> BlockGroup:
-        anchors = row[start : start + self.blocks_per_group]
-        # No block of the group sees context at or after its largest anchor.
-        length = min(int(anchors.max()), self.context_length)
+        Made once: on a GPU reading a length waits for it.
+        """
+        parts = self.anchors.split(self.blocks_per_group, dim=1)
+        last = torch.stack([part.amax(dim=1) for part in parts if part.numel()], dim=1)
+        return last.clamp(max=self.context_length).tolist()
+
+    def visible(self, anchors: Tensor, length: int) -> Tensor:
+        """What blocks at ``anchors`` [n] see of ``length`` context positions and themselves.
+
+        [n * B, length + n * B] bool.
+        """
         context = self.visible_context(anchors, length).flatten(0, 1)
-        return BlockGroup(
-            context_length=length,
-            visible=torch.cat([context, self.visible_blocks(len(anchors))], dim=1),
-        )
+        positions = len(context)
+        return torch.cat([context, self._group_itself[:positions, :positions]], dim=1)
+
+    @cached_property
+    def _group_itself(self) -> Tensor:
+        """:meth:`visible_blocks` of a whole group, of which a last, smaller one is a corner."""
+        return self.visible_blocks(min(self.blocks_per_group, self.anchors.shape[1]))
 
     def dense_mask(self) -> Tensor:
         """The whole mask, [b, 1, N * B, S + N * B] bool: for eager attention and for tests."""
@@ -136,82 +123,3 @@ class BlockLayout:
             device=self.anchors.device,
             _compile=self.anchors.is_cuda,
         )
-
-
-def grouped_attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: BlockLayout,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **unused: Any,
-) -> tuple[Tensor, None]:
-    """Attention of blocks over context and themselves, in the signature of transformers.
-
-    Args:
-        query: [b, heads, N * B, D].
-        key, value: [b, key/value heads, S + N * B, D].
-        attention_mask: the layout.
-
-    Returns:
-        [b, N * B, heads, D], and None for the attention weights.
-    """
-    del unused  # transformers hands over more than this attention needs
-    layout = attention_mask
-    at_once = layout.blocks_per_group * layout.block_size
-    outputs = []
-    for groups, queries, keys, values in zip(
-        layout.groups, query.unbind(), key.unbind(), value.unbind(), strict=True
-    ):
-        lengths = [group.context_length for group in groups]
-        by_group = zip(
-            groups,
-            queries.split(at_once, dim=1),
-            _by_group(keys, layout.context_length, lengths, at_once),
-            _by_group(values, layout.context_length, lengths, at_once),
-            strict=True,
-        )
-        parts = [_attend_group(q, k, v, g.visible, dropout, scaling) for g, q, k, v in by_group]
-        outputs.append(torch.cat(parts, dim=1).transpose(0, 1))
-    return torch.stack(outputs), None
-
-
-def _by_group(
-    states: Tensor, context_length: int, lengths: Sequence[int], at_once: int
-) -> list[Tensor]:
-    """What each group may see of [heads, S + N * B, D]: [heads, L + P, D] each.
-
-    Pieces are split off rather than sliced: the gradient of a slice is as large as the whole.
-    """
-    context, own = states.split([context_length, states.shape[1] - context_length], dim=1)
-    return [
-        torch.cat([context[:, :length], positions], dim=1)
-        for length, positions in zip(lengths, own.split(at_once, dim=1), strict=True)
-    ]
-
-
-def _attend_group(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    visible: Tensor,
-    dropout: float,
-    scaling: float | None,
-) -> Tensor:
-    """Attention of [heads, P, D] over [key/value heads, L + P, D]; [heads, P, D]."""
-    # Query heads that share a key/value head become a batch, over which keys are not repeated.
-    shared = query.unflatten(0, (len(key), -1)).transpose(0, 1)
-    attended = scaled_dot_product_attention(
-        shared,
-        key.expand(len(shared), -1, -1, -1),
-        value.expand(len(shared), -1, -1, -1),
-        attn_mask=visible,
-        dropout_p=dropout,
-        scale=scaling,
-    )
-    return attended.transpose(0, 1).flatten(0, 1)
-
-
-AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)

@@ -19,10 +19,16 @@ REPLACED_OPTIONS = {
 }
 
 
-def check_options(config: Any, options: DstillOptions, *, mode: str, block_size: int) -> None:
+def check_options(config: Any, options: DstillOptions, *, mode: str, draft_config: Any) -> None:
     """Refuse options that do not fit the drafter or the mode, before anything heavy is loaded."""
+    dropout = getattr(draft_config, "attention_dropout", 0.0)
+    if dropout:
+        raise UserError(
+            f"{config.model.draft_model_config}: attention_dropout is {dropout}; blocks attend "
+            "without dropout: set it to 0"
+        )
     try:
-        check_steps(block_size, options.steps)
+        check_steps(int(draft_config.block_size), options.steps)
     except ValueError as error:
         raise UserError(f"dstill.steps: {error}") from error
     for name, (default, replacement) in REPLACED_OPTIONS.items():

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from specforge_dstill.maths.frozen_head import FrozenHead, ReusedLogits
 from specforge_dstill.maths.rollout import CommitRule, rollout
 from specforge_dstill.maths.trajectory import Trajectory
-from specforge_dstill.modes.block_attention import GROUPED_ATTENTION, BlockLayout
+from specforge_dstill.modes.block_attention import BlockLayout
 from specforge_dstill.modes.context_cache import ContextCache
-from specforge_dstill.modes.two_call_attention import TWO_CALL_ATTENTION, flash_kernel
+from specforge_dstill.modes.grouped_attention import GROUPED_ATTENTION
+from specforge_dstill.modes.two_call_attention import TWO_CALL_ATTENTION
 
 # Attention of ours by the backend that stands for it; they take a layout in the mask's place.
 OURS = {"sdpa": GROUPED_ATTENTION, "fa": TWO_CALL_ATTENTION}
@@ -62,8 +63,6 @@ class BlockDrafter(nn.Module):
         self.attention_backend = attention_backend
         self.blocks_per_group = blocks_per_group
         self.logit_softcap = logit_softcap
-        if attention_backend == "fa":
-            flash_kernel()
         draft_model.config._attn_implementation = OURS.get(attention_backend, attention_backend)
 
     def forward(

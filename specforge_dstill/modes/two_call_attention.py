@@ -11,7 +11,6 @@ Shapes: b samples, N blocks, B block size, S context length, D head dimension.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -28,16 +27,10 @@ TWO_CALL_ATTENTION = "dstill_two_call_flash"
 Kernel = Callable[..., tuple[Tensor, Tensor]]
 
 
-@cache
 def flash_kernel() -> Kernel:
-    """flash-attn's function. Errors: ``UserError`` when it is not installed."""
-    try:
-        from flash_attn import flash_attn_with_kvcache
-    except ImportError as error:
-        raise UserError(
-            f"training.attention_backend: fa needs flash-attn ({error}); install it with "
-            "pip install 'specforge-dstill[fa]', or leave the option out"
-        ) from error
+    """flash-attn's function; machine.check_attention has told whether it is there."""
+    from flash_attn import flash_attn_with_kvcache
+
     kernel: Kernel = flash_attn_with_kvcache
     return kernel
 

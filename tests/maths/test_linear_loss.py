@@ -326,3 +326,23 @@ def test_bfloat16() -> None:
     # g moves by a share 2 * logit_error and is rounded, and so is the product.
     bound = 4 * float(exact.head.abs().max()) * (2 * logit_error + 2 * 2**-9)
     assert float((gradient.double() - expected).abs().max()) < bound
+
+
+def test_autocast_changes_nothing() -> None:
+    rows = drawn_rows(12, seed=2)
+    plain, expected = rows.value_and_gradient()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, gradient = rows.value_and_gradient()
+    assert torch.equal(loss.numerator, plain.numerator)
+    assert torch.equal(gradient, expected)
+
+
+def test_impossible_requests_are_refused() -> None:
+    rows = drawn_rows(3)
+    with pytest.raises(ValueError, match="rows_per_tile"):
+        rows.loss(rows.hidden, rows_per_tile=0)
+    assert rows.retained is not None
+    every = torch.arange(len(rows.head)).expand(3, -1)
+    whole = replace(rows, retained=Retained(every, torch.zeros(every.shape)))
+    with pytest.raises(ValueError, match="leave an id out"):
+        whole.loss(rows.hidden)

@@ -30,6 +30,24 @@ def drawn(rows: int, vocabulary: int, *, seed: int = 0, scale: float = 3.0) -> T
     st.integers(1, 20),
     st.integers(0, 10_000),
 )
+def test_the_largest_and_among_equals_the_lower_ids(
+    rows: int, vocabulary: int, count: int, seed: int
+) -> None:
+    count = min(count, vocabulary)
+    logits = drawn(rows, vocabulary, seed=seed, scale=1.0).round()  # mostly ties
+    values, ids = largest(logits, count)
+    for row, found in zip(logits.tolist(), ids.tolist(), strict=True):
+        order = sorted(range(vocabulary), key=lambda v: (-row[v], v))
+        assert found == order[:count]
+    assert torch.equal(values, logits.gather(1, ids))
+
+
+@given(
+    st.integers(0, 5),
+    st.integers(1, 6 * GROUP_SIZE),
+    st.integers(1, 20),
+    st.integers(0, 10_000),
+)
 def test_the_largest_are_those_of_topk(rows: int, vocabulary: int, count: int, seed: int) -> None:
     count = min(count, vocabulary)
     logits = drawn(rows, vocabulary, seed=seed)

@@ -464,6 +464,8 @@ def test_sampling_without_a_generator_is_refused() -> None:
 
 
 def test_impossible_rules_are_refused() -> None:
+    with pytest.raises(ValueError, match="rows_per_tile"):
+        run(HAND, [0], CommitRule(MASK, top_k=2), block_size=5, steps=2, rows_per_tile=0)
     with pytest.raises(ValueError, match="top_k"):
         CommitRule(mask_token_id=MASK, top_k=-1)
     with pytest.raises(ValueError, match="temperature"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import product
 
 import pytest
@@ -10,7 +12,8 @@ from specforge.algorithms.common.dflash_family_model import create_dflash_sdpa_m
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask, flex_attention
 
-from specforge_dstill.modes.block_attention import BlockLayout, grouped_attention
+from specforge_dstill.modes.block_attention import BlockLayout
+from specforge_dstill.modes.grouped_attention import grouped_attention
 
 B, S, HEADS, KV_HEADS, D = 4, 19, 4, 2, 8
 # Unsorted, with a twin, one without context, one at the last position.
@@ -105,3 +108,46 @@ def test_the_flex_mask_is_the_dense_mask(window: int | None, causal: bool) -> No
         )
         grouped, _ = grouped_attention(torch.nn.Identity(), query, key, value, ours)
     torch.testing.assert_close(flexible.transpose(1, 2), grouped, **TOLERANCE[torch.float32])
+
+
+def test_an_anchor_list_that_is_not_sorted_and_no_sample() -> None:
+    assert layout(None, False, group=2).group_lengths == [[7, 18, 3], [12, 16, 0]]
+    assert BlockLayout(ANCHORS[:0], S, B).group_lengths == []
+
+
+PEAK = """
+import sys, torch
+from specforge_dstill.modes.block_attention import BlockLayout
+from specforge_dstill.modes.grouped_attention import grouped_attention
+
+def status(name):
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(lines[name].split()[0]) / 1024
+
+torch.set_num_threads(1)
+S, N, B = 8192, 512, 16
+query, key, value = (
+    torch.randn(1, heads, length, 8, requires_grad=True)
+    for heads, length in ((2, N * B), (1, S + N * B), (1, S + N * B))
+)
+anchors = torch.linspace(0, S - 1, N).long()[None]
+layout = BlockLayout(anchors, S, B, blocks_per_group=int(sys.argv[1]))
+before = status("VmRSS")
+output, _ = grouped_attention(None, query, key, value, layout)
+output.sum().backward()
+print(status("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's account of a process")
+def test_memory_is_bounded_by_the_group_and_not_by_the_number_of_blocks() -> None:
+    """512 blocks over 8,192 positions: the dense mask alone would be 128 MB, in float32 512."""
+
+    def peak(group: int) -> float:
+        command = [sys.executable, "-W", "ignore", "-c", PEAK, str(group)]
+        return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    # A group's mask is 2 MB as bool and 8 as float32, its keys and values less than 1; the whole
+    # gradients are 2 MB. The rest is the allocator's.
+    assert peak(8) < 64
+    assert peak(1) < 64
