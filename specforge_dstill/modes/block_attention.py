@@ -72,8 +72,10 @@ class BlockLayout:
 
         Made once: on a GPU reading a length waits for it.
         """
+        if not self.anchors.numel():
+            return [[] for _ in self.anchors]
         parts = self.anchors.split(self.blocks_per_group, dim=1)
-        last = torch.stack([part.amax(dim=1) for part in parts if part.numel()], dim=1)
+        last = torch.stack([part.amax(dim=1) for part in parts], dim=1)
         return last.clamp(max=self.context_length).tolist()
 
     def visible(self, anchors: Tensor, length: int) -> Tensor:
