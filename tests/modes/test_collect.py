@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from specforge_dstill.cli import main as verb
 from specforge_dstill.data.feature_files import load_features
 from specforge_dstill.maths.anchors import valid_anchors
 from specforge_dstill.maths.rollout import CommitRule
@@ -124,6 +126,7 @@ def test_a_store_of_another_teacher_is_not_complete(stages: Stages, tmp_path: Pa
 
 
 CALLBACK = """
+import shutil
 from pathlib import Path
 
 told = Path(__file__).with_name("told")
@@ -188,6 +191,34 @@ def test_no_such_function_is_refused(stages: Stages, tmp_path: Path, name: str, 
     words = (f"dstill.collect.on_shard={name}", "dstill.trajectories=new")
     assert part in train(folder, "dstill_collect", *words).error
     assert not (folder / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["shard-00001-of-00003.arrow"],
+        ["manifest.json"],
+        ["identity.json", "samples.txt"],
+        ["identity.json", "samples.txt", "shard-00000-of-00003.arrow"],
+    ],
+    ids=["shard", "manifest", "notes", "notes and shard"],
+)
+def test_a_repaired_store_is_collected_to_the_same_bytes(
+    stages: Stages, tmp_path: Path, names: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = stages.copy_to(tmp_path)
+    whole = store_bytes(folder / "traj")
+    for name in names:
+        content = bytearray(whole[name])
+        content[len(content) // 2] ^= 1
+        (folder / "traj" / name).write_bytes(content)
+    assert verb(["verify", str(folder / "traj"), "--repair"]) == 1
+    assert verb(["verify", str(folder / "traj")]) == any("shard" in name for name in names)
+    outcome = train(folder, "dstill_collect")
+    assert outcome.status == 0, outcome.err
+    shutil.rmtree(folder / "traj" / "damaged")
+    assert store_bytes(folder / "traj") == whole
+    assert verb(["verify", str(folder / "traj")]) == 0
 
 
 def test_other_settings_do_not_continue_a_store(stages: Stages, tmp_path: Path) -> None:
