@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import yaml
 
@@ -118,6 +119,29 @@ def start(folder: Path, mode: str, *words: str) -> subprocess.Popen[str]:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+
+def start_on_two_ranks(folder: Path, mode: str, *words: str) -> subprocess.Popen[str]:
+    """Start the command under torchrun; see :func:`kill`."""
+    with _own_environment():
+        return subprocess.Popen(
+            [*_torchrun(2), "-m", "specforge_dstill.train", "--mode", mode, *words],
+            cwd=folder,
+            env=_child_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+def kill(job: subprocess.Popen[str]) -> None:
+    """SIGKILL to a command and to every process that it started, at once."""
+    processes = [*psutil.Process(job.pid).children(recursive=True), psutil.Process(job.pid)]
+    for process in processes:
+        process.kill()
+    psutil.wait_procs(processes[:-1], timeout=10)
+    job.wait(timeout=10)
 
 
 def commands_on_two_ranks(folder: Path, commands: dict[str, list[str]]) -> Outcome:
