@@ -12,6 +12,7 @@ from specforge_dstill.modes.checkpoints import build_draft, weights_hash
 from specforge_dstill.options import DstillOptions
 from specforge_dstill.trajectory_store import Manifest, open_store
 from specforge_dstill.trajectory_store.identity import samples_hash
+from specforge_dstill.trajectory_store.reader import ShardedStore
 
 
 def finished(config: Any, options: DstillOptions) -> Manifest | None:
@@ -28,6 +29,8 @@ def finished(config: Any, options: DstillOptions) -> Manifest | None:
 def _look(config: Any, options: DstillOptions) -> Manifest | None:
     try:
         store = open_store(options.trajectories)
+        if isinstance(store, ShardedStore) and not store.in_order():
+            return None
         store.check(**_cheap_settings(config, options))
         draft: Any = build_draft(config, resolve_draft(config))
         store.check(teacher_hash=weights_hash(draft), block_size=int(draft.block_size))

@@ -17,6 +17,7 @@ from specforge_dstill.trajectory_store.protocol import TrajectoryReader
 from specforge_dstill.trajectory_store.record import SampleRecord
 from specforge_dstill.trajectory_store.shard import Shard, ShardError, open_shard
 from specforge_dstill.trajectory_store.verify import (
+    beside_shards,
     require_manifest,
     size_damage,
     verify_store,
@@ -48,6 +49,10 @@ class ShardedStore(TrajectoryReader):
             )
         shard, row_in_shard = divmod(row, self.manifest.plan.shard_size)
         return self._shard(shard).record(row_in_shard)
+
+    def in_order(self) -> bool:
+        """Whether the small files beside the shards, which reading does without, are whole."""
+        raise NotImplementedError
 
     def _open_shard(self, index: int) -> Shard:
         """Map shard ``index``. Errors: ``UserError`` when it is not as the manifest says."""
@@ -92,6 +97,9 @@ class TrajectoryStore(ShardedStore):
                 "for; collect again into another folder"
             )
         return cls(folder, manifest, tuple(sample_ids))
+
+    def in_order(self) -> bool:
+        return not beside_shards(self.folder, self.manifest)
 
     def verify(self, *, progress: Callable[[int], None] = lambda count: None) -> list[Damage]:
         """Every damaged or missing piece, by checksum; see :func:`verify_store`."""

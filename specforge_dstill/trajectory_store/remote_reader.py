@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from specforge_dstill.checksums import sha256_of
 from specforge_dstill.errors import UserError
-from specforge_dstill.files import reading
+from specforge_dstill.files import json_bytes, reading
 from specforge_dstill.trajectory_store.cache import copies_folder
 from specforge_dstill.trajectory_store.folder import COLLECT_AGAIN, manifest_in
+from specforge_dstill.trajectory_store.identity import IDENTITY_FILE
 from specforge_dstill.trajectory_store.manifest import MANIFEST_FILE, Manifest
 from specforge_dstill.trajectory_store.reader import ShardedStore
 from specforge_dstill.trajectory_store.remote_folder import RemoteFolder
@@ -44,6 +45,10 @@ class RemoteStore(ShardedStore):
             raise _incomplete(remote.uri, sizes)
         _require_sizes(remote.uri, manifest, sizes)
         return cls(remote, manifest, _sample_ids(remote, manifest))
+
+    def in_order(self) -> bool:
+        identity = self._remote.read(IDENTITY_FILE)
+        return identity == json_bytes(self.manifest.plan.to_json())
 
     def _open_shard(self, index: int) -> Shard:
         try:

@@ -86,11 +86,16 @@ def store_checks(folder: Path) -> Checks:
         return _unlisted(folder, [Damage(MANIFEST_FILE, _NO_CHECKSUM)])
     if manifest is None:
         return _unlisted(folder, [])
-    found = [_identity_damage(folder, manifest), _samples_damage(folder, manifest)]
     return Checks(
-        found=tuple(damage for damage in found if damage is not None),
+        found=tuple(beside_shards(folder, manifest)),
         unread=tuple(_listed_check(folder, entry) for entry in manifest.shards),
     )
+
+
+def beside_shards(folder: Path, manifest: Manifest) -> list[Damage]:
+    """What is wrong with the small files of a complete store, which do not hold records."""
+    found = [_identity_damage(folder, manifest), _samples_damage(folder, manifest)]
+    return [damage for damage in found if damage is not None]
 
 
 def repair_store(folder: Path, damages: list[Damage]) -> dict[str, Path]:

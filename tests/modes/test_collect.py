@@ -117,6 +117,17 @@ def test_a_complete_store_is_told_at_once(
     assert store_bytes(folder / "traj") == whole
 
 
+@pytest.mark.parametrize("name", ["identity.json", "samples.txt", "manifest.json"])
+def test_a_small_file_that_is_gone_is_written_again(
+    stages: Stages, tmp_path: Path, name: str
+) -> None:
+    folder = stages.copy_to(tmp_path)
+    whole = store_bytes(folder / "traj")
+    (folder / "traj" / name).unlink()
+    assert train(folder, "dstill_collect").status == 0
+    assert store_bytes(folder / "traj") == whole
+
+
 def test_a_store_of_another_teacher_is_not_complete(stages: Stages, tmp_path: Path) -> None:
     folder = stages.copy_to(tmp_path)
     other = ("dstill_teacher", "output_dir=out/other", "training.max_steps=1")
