@@ -21,7 +21,7 @@ from specforge_dstill.damage import (
     size_problem,
 )
 from specforge_dstill.errors import UserError, reason
-from specforge_dstill.files import json_bytes, write_atomically
+from specforge_dstill.files import json_bytes
 from specforge_dstill.trajectory_store.folder import (
     COLLECT_AGAIN,
     absent_shards,
@@ -30,7 +30,7 @@ from specforge_dstill.trajectory_store.folder import (
 )
 from specforge_dstill.trajectory_store.identity import IDENTITY_FILE, StorePlan
 from specforge_dstill.trajectory_store.manifest import MANIFEST_FILE, Manifest, ShardEntry
-from specforge_dstill.trajectory_store.samples_file import SAMPLES_FILE, samples_bytes
+from specforge_dstill.trajectory_store.samples_file import SAMPLES_FILE
 from specforge_dstill.trajectory_store.shard import Shard, ShardError, open_shard
 from specforge_dstill.trajectory_store.shard_file import CHECKSUM_SUFFIX, written_checksum
 from specforge_dstill.trajectory_store.sharding import shard_name
@@ -101,9 +101,7 @@ def beside_shards(folder: Path, manifest: Manifest) -> list[Damage]:
 def repair_store(folder: Path, damages: list[Damage]) -> dict[str, Path]:
     """Set damaged pieces aside, so that a collection with the same settings makes them again.
 
-    A shard that is gone is a shard to collect. Where the manifest is whole, what follows from it
-    and the shards is written again here: a complete store is not collected again.
-
+    A shard that is gone is a shard to collect; the other files are written again when it ends.
     Returns where each piece is now.
     """
     moved = {}
@@ -112,23 +110,7 @@ def repair_store(folder: Path, damages: list[Damage]) -> dict[str, Path]:
         target = set_aside(folder, damage.piece)
         if target is not None:
             moved[damage.piece] = target
-    if damages and (folder / MANIFEST_FILE).is_file():
-        _write_again(folder, require_manifest(folder).plan)
     return moved
-
-
-def _write_again(folder: Path, plan: StorePlan) -> None:
-    """The plan, and the list of samples when every shard is there to tell them."""
-    if not (folder / IDENTITY_FILE).exists():
-        write_atomically(folder / IDENTITY_FILE, json_bytes(plan.to_json()))
-    if (folder / SAMPLES_FILE).exists():
-        return
-    try:
-        shards = [open_shard(folder, plan, index) for index in range(plan.shards)]
-    except ShardError:
-        return  # collection ends with it
-    content = samples_bytes([name for shard in shards for name in shard.sample_ids])
-    write_atomically(folder / SAMPLES_FILE, content)
 
 
 def _listed_check(folder: Path, entry: ShardEntry) -> Check:

@@ -224,7 +224,6 @@ def test_a_repaired_store_is_collected_to_the_same_bytes(
         content[len(content) // 2] ^= 1
         (folder / "traj" / name).write_bytes(content)
     assert verb(["verify", str(folder / "traj"), "--repair"]) == 1
-    assert verb(["verify", str(folder / "traj")]) == any("shard" in name for name in names)
     outcome = train(folder, "dstill_collect")
     assert outcome.status == 0, outcome.err
     shutil.rmtree(folder / "traj" / "damaged")
