@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from specforge_dstill.data.chat import Encoder, RewrittenAnswersError
@@ -34,36 +35,24 @@ def count_conversations(
     Raises:
         UserError: no conversation gives a sample.
     """
-    samples = tokens = scored = anchors = blocks = left_out = 0
+    tally = _Tally(anchors_per_sample)
     for conversation in conversations:
         update(1)
         try:
             sample = encode(conversation)
         except RewrittenAnswersError:
-            left_out += 1
+            tally.left_out += 1
             continue
         if not sample.usable():
-            left_out += 1
+            tally.left_out += 1
             continue
         valid = len(valid_anchors(sample.loss_mask))
-        samples += 1
-        tokens += len(sample)
-        scored += int(sample.loss_mask.sum())
-        anchors += valid
-        blocks += _drawn(valid, anchors_per_sample)
-    if samples == 0:
+        tally.add(tokens=len(sample), scored=int(sample.loss_mask.sum()), anchors=valid)
+    if tally.samples == 0:
         raise UserError(
-            f"none of the {left_out} conversations gives a sample that capture would keep"
+            f"none of the {tally.left_out} conversations gives a sample that capture would keep"
         )
-    return Counts(
-        samples=samples,
-        tokens=tokens,
-        scored=scored,
-        anchors=anchors,
-        blocks=blocks,
-        left_out=left_out,
-        source=f"{samples + left_out:,} conversations, tokenized",
-    )
+    return tally.counts("{:,} conversations, tokenized")
 
 
 def count_prompts(
@@ -81,7 +70,7 @@ def count_prompts(
         length_of: tokens of a conversation as it is rendered for generation, and its name.
         max_length: samples are cut there.
     """
-    samples = tokens = scored = anchors = blocks = left_out = 0
+    tally = _Tally(anchors_per_sample)
     for prompt in prompts:
         update(1)
         size = kept = valid = 0
@@ -95,24 +84,14 @@ def count_prompts(
             valid += max(0, inside - 1)
             size += answer_tokens
         if valid == 0:
-            left_out += 1
+            tally.left_out += 1
             continue
-        samples += 1
-        tokens += min(size, max_length)
-        scored += kept
-        anchors += valid
-        blocks += _drawn(valid, anchors_per_sample)
-    if samples == 0:
-        raise UserError(f"none of the {left_out} prompts leaves room for an answer of two tokens")
-    return Counts(
-        samples=samples,
-        tokens=tokens,
-        scored=scored,
-        anchors=anchors,
-        blocks=blocks,
-        left_out=left_out,
-        source=f"{samples + left_out:,} prompts, tokenized, {answer_tokens:,} tokens an answer",
-    )
+        tally.add(tokens=min(size, max_length), scored=kept, anchors=valid)
+    if tally.samples == 0:
+        raise UserError(
+            f"none of the {tally.left_out} prompts leaves room for an answer of two tokens"
+        )
+    return tally.counts(f"{{:,}} prompts, tokenized, {answer_tokens:,} tokens an answer")
 
 
 def counts_by_hand(
@@ -130,3 +109,35 @@ def counts_by_hand(
 
 def _drawn(valid: int, anchors_per_sample: int | None) -> int:
     return valid if anchors_per_sample is None else min(valid, anchors_per_sample)
+
+
+@dataclass
+class _Tally:
+    """Running sums over samples."""
+
+    anchors_per_sample: int | None
+    samples: int = 0
+    tokens: int = 0
+    scored: int = 0
+    anchors: int = 0
+    blocks: int = 0
+    left_out: int = 0
+
+    def add(self, *, tokens: int, scored: int, anchors: int) -> None:
+        self.samples += 1
+        self.tokens += tokens
+        self.scored += scored
+        self.anchors += anchors
+        self.blocks += _drawn(anchors, self.anchors_per_sample)
+
+    def counts(self, source: str) -> Counts:
+        """The sums; ``source`` has a place for how many rows were read."""
+        return Counts(
+            samples=self.samples,
+            tokens=self.tokens,
+            scored=self.scored,
+            anchors=self.anchors,
+            blocks=self.blocks,
+            left_out=self.left_out,
+            source=source.format(self.samples + self.left_out),
+        )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from specforge_dstill.cli import main
 from specforge_dstill.data.feature_files import load_features
 from specforge_dstill.maths.anchors import draw_anchors
 from specforge_dstill.modes.draws import sample_generator
@@ -15,6 +17,23 @@ from tests import tiny
 from tests.modes.support import make_drafter, roll
 
 STEPS, TOP_K, SHARD = 3, 6, 4
+RunVerb = Callable[..., str]
+
+
+@pytest.fixture
+def run_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> RunVerb:
+    """Runs a verb in a folder of its own; gives what it printed, or its error line."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(verb: str, *words: str | Path, status: int = 0) -> str:
+        capsys.readouterr()
+        assert main([verb, *map(str, words)]) == status
+        shown = capsys.readouterr()
+        return shown.err if status else shown.out
+
+    return run
 
 
 def store_identity(*, record: str = "commit", top_k: int = TOP_K) -> StoreIdentity:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from specforge_dstill.cli import main
 from specforge_dstill.verbs.estimate import EXAMPLE
 from specforge_dstill.verbs.estimate_report import hours_text
 from tests import tiny
+from tests.verbs.conftest import RunVerb
 
 PAPER = (
     *("--samples", "1000000", "--tokens-per-sample", "4096", "--layers", "5", "--hidden", "2880"),
@@ -24,19 +26,9 @@ Said = Callable[..., str]
 
 
 @pytest.fixture
-def said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Said:
+def said(run_verb: RunVerb) -> Said:
     """Runs `estimate` in a folder of its own; gives what it printed, or its error line."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str | Path, status: int = 0) -> str:
-        capsys.readouterr()
-        assert main(["estimate", *map(str, words)]) == status
-        shown = capsys.readouterr()
-        return shown.err if status else shown.out
-
-    return run
+    return partial(run_verb, "estimate")
 
 
 class Inputs(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +21,15 @@ from specforge_dstill.trajectory_store import open_store
 from specforge_dstill.trajectory_store.cache import CACHE_VARIABLE
 from tests import tiny
 from tests.data.caches import make_manifest
-from tests.verbs.conftest import STEPS, collect
+from tests.verbs.conftest import STEPS, RunVerb, collect
 
 Said = Callable[..., str]
 
 
 @pytest.fixture
-def said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Said:
-    """Runs `inspect` in an empty folder and gives what it printed."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str | Path, status: int = 0) -> str:
-        capsys.readouterr()
-        assert main(["inspect", *map(str, words)]) == status
-        shown = capsys.readouterr()
-        return shown.err if status else shown.out
-
-    return run
+def said(run_verb: RunVerb) -> Said:
+    """Runs `inspect` in a folder of its own; gives what it printed, or its error line."""
+    return partial(run_verb, "inspect")
 
 
 def statistics(text: str) -> dict[str, Any]:
