@@ -14,6 +14,7 @@ from math import isnan, nan
 from typing import Any
 
 from specforge_dstill.evaluation.replay import Walk, acceptance_by_position, mean_acceptance
+from specforge_dstill.evaluation.speed import Speed, speed_from_json, speed_table, speedups
 from specforge_dstill.maths.acceptance import recovery
 from specforge_dstill.table import text_table
 
@@ -28,11 +29,13 @@ class Score:
 
     Attributes:
         walks: by data set, one walk a prompt (or turn).
+        speed: over the same prompts, where it was measured.
     """
 
     drafter: str
     steps: int
     walks: Mapping[str, Sequence[Walk]]
+    speed: Speed | None = None
 
     @property
     def tau(self) -> dict[str, float]:
@@ -57,11 +60,13 @@ class Report:
     Attributes:
         scores: each over the same data sets.
         details: how it was made (settings, versions, checkpoints), JSON values.
+        plain: the target's speed without a drafter, where speed was measured.
     """
 
     block_size: int
     scores: tuple[Score, ...]
     details: Mapping[str, Any] = field(default_factory=dict)
+    plain: Speed | None = None
 
     @property
     def data_sets(self) -> tuple[str, ...]:
@@ -102,6 +107,17 @@ class Report:
         """The table in plain text, names to the left and numbers to the right."""
         return text_table(self.header(), self.rows())
 
+    def speedups(self, score: Score) -> dict[str, float] | None:
+        """S by data set; None where speed was not measured."""
+        return speedups(self.plain, score.speed) if self.plain and score.speed else None
+
+    def speed_text(self) -> str | None:
+        """The table of speeds in plain text; None where speed was not measured."""
+        if self.plain is None:
+            return None
+        drafted = [(s.drafter, s.steps, s.speed) for s in self.scores if s.speed is not None]
+        return speed_table(self.plain, drafted)
+
     def to_json(self) -> str:
         """The whole report; :func:`report_from_json` gives it back."""
         content = {
@@ -110,11 +126,13 @@ class Report:
             "block_size": self.block_size,
             "scores": [self._score_json(score) for score in self.scores],
         }
+        if self.plain is not None:
+            content["plain"] = self.plain.to_json()
         text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
         return _LIST_OF_NUMBERS.sub(lambda match: " ".join(match[0].split()), text) + "\n"
 
     def _score_json(self, score: Score) -> dict[str, Any]:
-        return {
+        content = {
             "drafter": score.drafter,
             "steps": score.steps,
             "average": _finite(score.average),
@@ -131,6 +149,11 @@ class Report:
                 for name, walks in score.walks.items()
             },
         }
+        gains = self.speedups(score)
+        if gains is not None and score.speed is not None:
+            content["speedup"] = {name: _finite(value) for name, value in gains.items()}
+            content["speed"] = score.speed.to_json()
+        return content
 
 
 def report_from_json(text: str) -> Report:
@@ -150,10 +173,15 @@ def report_from_json(text: str) -> Report:
                 name: [Walk(prompt, tuple(a)) for prompt, a in found["accepted"].items()]
                 for name, found in score["data_sets"].items()
             },
+            speed=_speed(score, "speed"),
         )
         for score in content["scores"]
     )
-    return Report(content["block_size"], scores, content["details"])
+    return Report(content["block_size"], scores, content["details"], _speed(content, "plain"))
+
+
+def _speed(content: Mapping[str, Any], name: str) -> Speed | None:
+    return speed_from_json(content[name]) if name in content else None
 
 
 #: A list of numbers as json.dumps spreads it over lines, innermost only.

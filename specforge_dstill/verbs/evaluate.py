@@ -1,4 +1,4 @@
-"""``specforge-dstill evaluate``: how many drafted tokens the target accepts."""
+"""``specforge-dstill evaluate``: how many drafted tokens the target accepts, and how fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.plots import plot_acceptance
 from specforge_dstill.evaluation.report import Report
 from specforge_dstill.files import make_folder, write_atomically, writing
-from specforge_dstill.verbs.replay import DataSet, DrafterChoice, ReplayPlan
+from specforge_dstill.verbs.decode import REJECT, DecodeRoute
+from specforge_dstill.verbs.evaluation_plan import DataSet, DrafterChoice, EvaluationPlan
+from specforge_dstill.verbs.replay import ReplayRoute
 
 EXAMPLE = """example:
   specforge-dstill evaluate --replay --config dstill.yaml --steps 1,8 \\
@@ -26,6 +28,14 @@ Recovery (Eq. 13) needs a drafter named teacher, at one pass and at more, and on
 (or student-…) at one pass. Prompts of several turns give an answer a turn.
 The target's answers are kept and used again. Other prompts are answered in addition; another
 target, template, precision, or --max-new-tokens is refused and needs another --answers folder.
+
+  specforge-dstill evaluate --decode --temperature 0.6 --top-p 0.95 --dtype bfloat16 \\
+      --prompts gsm8k=gsm8k.jsonl --drafter student=output/dstill_student-latest:1
+decodes for real, one prompt at a time: the target alone and with each drafter in turn, after four
+runs of warm-up. S is the time per output token without a drafter over that with it, the reading
+of the prompt included. "Same" counts greedy answers that are the target's own, token for token.
+Both rules keep the target's distribution: compare samples from the target and accepts what was
+drafted alike; reject draws the draft, too, at the same temperature, top-k and top-p.
 """
 RESULTS, TABLE, PICTURE = "results.json", "table.txt", "acceptance.png"
 _NAME = re.compile(r"[\w.-]+")
@@ -41,6 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--replay",
         action="store_true",
         help="walk the target's greedy answers: exact for greedy decoding, without decoding",
+    )
+    add(
+        "--decode",
+        action="store_true",
+        help="decode with each drafter and without: acceptance, speed-up, memory",
     )
     add(
         "--prompts",
@@ -71,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--answers",
         type=Path,
         metavar="FOLDER",
-        help="where the target's answers and features are kept (default: OUTPUT/answers)",
+        help="where --replay keeps the target's answers and features (default: OUTPUT/answers)",
     )
     add(
         "--template-kwargs",
@@ -79,13 +94,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="for the chat template (default: those of the feature cache, if there is one)",
     )
-    add("--batch-size", type=positive, default=16, help="answers at a time (default: 16)")
+    add(
+        "--batch-size",
+        type=positive,
+        default=16,
+        help="answers at a time, of --replay (default: 16)",
+    )
     add(
         "--dtype",
         choices=DTYPES,
         default="float32",
         help="of target, features and drafters (default: float32, which makes replay exact)",
     )
+    add("--temperature", type=float, help="with --decode; 0 is greedy (default: 0)")
+    add("--top-p", type=float, metavar="P", help="with --decode, as generate's (default: 1)")
+    add("--top-k", type=int, metavar="K", help="with --decode, as generate's (default: 0, all)")
+    add(
+        "--rule",
+        choices=("compare", REJECT),
+        help="with --decode; how drafts are verified (default: compare)",
+    )
+    add("--seed", type=int, help="with --decode, of sampled answers (default: 0)")
     add_placement(parser, default="cuda when there is a GPU")
 
 
@@ -119,25 +148,45 @@ def _named(text: str, shape: str) -> tuple[str, str]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the table, write results.json, table.txt and acceptance.png."""
-    if not args.replay:
-        raise UserError("say how to measure: --replay walks the target's greedy answers")
-    plan = ReplayPlan.of(args)
-    answers, left_out = plan.answer()
+    if args.replay == args.decode:
+        raise UserError(
+            "say how to measure: --replay walks the target's greedy answers, --decode decodes "
+            "with each drafter"
+        )
+    _fill_in(args)
+    plan = EvaluationPlan.of(args)
+    route = DecodeRoute.of(plan) if args.decode else ReplayRoute(plan)
+    report, left_out = route.measure()
     for name, missing in left_out.items():
         if missing:
             reason = f"they fill the target's window (first: {missing[0]})"
             say(f"{name}: {len(missing)} turns left out, {reason}")
-    report = plan.replay(answers, left_out)
     _write(report, args.output)
     _print_table(report)
+    if speeds := report.speed_text():
+        print(f"\n{speeds}")
     print(f"\n{args.output / RESULTS}, {args.output / PICTURE}")
     return 0
+
+
+def _fill_in(args: argparse.Namespace) -> None:
+    """Defaults of the options that one route has; the other refuses them."""
+    defaults = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "rule": "compare", "seed": 0}
+    others = ("answers",) if args.decode else tuple(defaults)
+    for name in others:
+        if getattr(args, name) is not None:
+            route = "--replay" if args.decode else "--decode"
+            raise UserError(f"--{name.replace('_', '-')} belongs to {route}")
+    for name, value in defaults.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
 
 
 def _write(report: Report, folder: Path) -> None:
     make_folder(folder)
     write_atomically(folder / RESULTS, report.to_json().encode())
-    write_atomically(folder / TABLE, f"{report.text()}\n".encode())
+    tables = "\n\n".join(filter(None, (report.text(), report.speed_text())))
+    write_atomically(folder / TABLE, f"{tables}\n".encode())
     with writing(folder / PICTURE):
         plot_acceptance(report, folder / PICTURE)
 

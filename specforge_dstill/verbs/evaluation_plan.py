@@ -1,0 +1,215 @@
+"""What an evaluation measures, by whatever route: checked before anything heavy is loaded."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specforge_dstill.data import chat, targets
+from specforge_dstill.data.capture_plan import CapturePlan
+from specforge_dstill.data.conversations import Prompt, read_prompts
+from specforge_dstill.data.generation import Decoding
+from specforge_dstill.data.greedy_answers import weights_fingerprint
+from specforge_dstill.data.manifest import CacheManifest, config_hash
+from specforge_dstill.data.versions import library_versions
+from specforge_dstill.errors import UserError
+from specforge_dstill.maths.reveal_schedule import check_steps
+from specforge_dstill.modes.assembly import load_drafter, resolve_draft
+from specforge_dstill.modes.checkpoints import find_state_file
+from specforge_dstill.modes.drafter import BlockDrafter
+from specforge_dstill.runfile import RunFile, load_run
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """``--prompts NAME=SOURCE``."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True)
+class DrafterChoice:
+    """``--drafter NAME=CHECKPOINT[:STEPS]``; without steps those of ``--steps``."""
+
+    name: str
+    checkpoint: str
+    steps: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """Run file, data sets and drafters of an evaluation.
+
+    Attributes:
+        drafters: each with its numbers of passes.
+    """
+
+    args: argparse.Namespace
+    run: RunFile
+    capture: CapturePlan
+    block_size: int
+    drafters: tuple[tuple[DrafterChoice, tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> EvaluationPlan:
+        """Check the command line against the run file and the disk."""
+        _check_distinct("--prompts", [chosen.name for chosen in args.prompts])
+        _check_distinct("--drafter", [chosen.name for chosen in args.drafter])
+        run_file = load_run(args.config, args.overrides, "dflash")
+        block_size = _block_size(run_file)
+        default = args.steps or tuple(dict.fromkeys((1, run_file.options.steps)))
+        drafters = tuple((chosen, chosen.steps or default) for chosen in args.drafter)
+        for chosen, passes in drafters:
+            for steps in passes:
+                try:
+                    check_steps(block_size, steps)
+                except ValueError as error:
+                    raise UserError(f"--drafter {chosen.name} at {steps} passes: {error}") from None
+            _check_checkpoint(chosen)
+        return cls(args, run_file, CapturePlan.of(run_file), block_size, drafters)
+
+    @property
+    def target(self) -> str:
+        return str(self.run.config.model.target_model_path)
+
+    @property
+    def device(self) -> str:
+        return self.args.device or targets.default_device()
+
+    def prompts(self) -> dict[str, list[Prompt]]:
+        """By data set."""
+        chosen = self.args.prompts
+        return {s.name: read_prompts(s.source, limit=self.args.limit) for s in chosen}
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The target's."""
+        trusted = self.run.config.model.trust_remote_code
+        return targets.load_tokenizer(self.target, trust_remote_code=trusted)
+
+    @cached_property
+    def decoding(self) -> Decoding:
+        """Where an answer ends."""
+        return Decoding(
+            stop_ids=chat.stop_token_ids(self.target, self.tokenizer),
+            max_new_tokens=self.args.max_new_tokens,
+            max_positions=targets.max_positions(self.capture.target_config),
+        )
+
+    @cached_property
+    def template_kwargs(self) -> dict[str, Any]:
+        """For the chat template: those given, else those of the feature cache."""
+        if self.args.template_kwargs is not None:
+            return dict(self.args.template_kwargs)
+        folder = self.run.config.data.hidden_states_path
+        cached = CacheManifest.read(Path(folder)) if folder else None
+        return cached.template_kwargs if cached else {}
+
+    def load_target(self) -> Any:
+        """The target, a transformers model."""
+        return targets.load_model(
+            self.target,
+            dtype=self.args.dtype,
+            device=self.device,
+            attn_implementation=self.args.attn_implementation,
+            trust_remote_code=self.run.config.model.trust_remote_code,
+        )
+
+    def load_drafter(self, chosen: DrafterChoice) -> BlockDrafter:
+        """A drafter with the target's embeddings and head."""
+        config = self.run.config
+        model = config.model.model_copy(update={"torch_dtype": self.args.dtype})
+        # SpecForge tells on stdout what it loads; that is for the table.
+        with redirect_stdout(sys.stderr):
+            return load_drafter(
+                config.model_copy(update={"model": model}),
+                chosen.checkpoint,
+                device=torch.device(self.device),
+                blocks_per_group=self.run.options.blocks_per_group,
+            )
+
+    def answer_settings(self) -> dict[str, Any]:
+        """What decides the target's answers; kept beside them."""
+        return {
+            "target": self.target,
+            "target_config": config_hash(self.capture.target_config),
+            "target_weights": weights_fingerprint(self.target) or self.target,
+            "target_layer_ids": list(self.capture.layers),
+            "dtype": self.args.dtype,
+            "chat_template": chat.template_hash(self.tokenizer, chat.OWN_TEMPLATE),
+            "template_kwargs": self.template_kwargs,
+            "stop_token_ids": list(self.decoding.stop_ids),
+            "max_new_tokens": self.decoding.max_new_tokens,
+            "versions": library_versions("transformers", "torch"),
+        }
+
+    def details(self, hashes: Mapping[str, str], left_out: Mapping[str, Any]) -> dict[str, Any]:
+        """How the results were made, whatever the route.
+
+        Args:
+            hashes: of each drafter's weights.
+            left_out: the prompts without an answer, by data set.
+        """
+        args = self.args
+        return {
+            "run_file": self.run.path,
+            "overrides": list(args.overrides),
+            "target": self.target,
+            "draft_config": self.run.config.model.draft_model_config,
+            "dtype": args.dtype,
+            "device": self.device,
+            "max_new_tokens": args.max_new_tokens,
+            "template_kwargs": self.template_kwargs,
+            "prompts": {s.name: {"source": s.source, "limit": args.limit} for s in args.prompts},
+            "left_out": dict(left_out),
+            "checkpoints": {
+                chosen.name: {
+                    "path": chosen.checkpoint,
+                    "resolved": _resolved(chosen.checkpoint),
+                    "weights": hashes[chosen.name],
+                }
+                for chosen, _ in self.drafters
+            },
+            "versions": library_versions("specforge", "transformers", "torch"),
+        }
+
+
+def _block_size(run_file: RunFile) -> int:
+    try:
+        return int(resolve_draft(run_file.config).block_size)
+    except UserError as error:
+        raise UserError(f"{run_file.path}: {error}") from error
+
+
+def _check_distinct(option: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{option}: the name {name!r} is given twice; names must differ")
+
+
+def _check_checkpoint(chosen: DrafterChoice) -> None:
+    """Refuse a path with no checkpoint; a name on the Hub is tried when its turn comes."""
+    path = Path(chosen.checkpoint.removeprefix("file://")).expanduser()
+    on_the_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", chosen.checkpoint) and not path.parent.exists()
+    if not path.exists() and not on_the_hub:
+        raise UserError(f"--drafter {chosen.name}: no checkpoint {chosen.checkpoint}")
+    try:
+        find_state_file(chosen.checkpoint)
+    except UserError as error:
+        raise UserError(f"--drafter {chosen.name}: {error}") from None
+
+
+def _resolved(checkpoint: str) -> str:
+    """The checkpoint's own folder, where ``-latest`` points to now."""
+    state = find_state_file(checkpoint)
+    return str(state.resolve().parent) if state else checkpoint
