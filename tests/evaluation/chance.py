@@ -66,7 +66,14 @@ Judge = Callable[[Tensor, Tensor, Tensor, torch.Generator], Accepted]
 
 
 def decode_many(
-    target: Table, draft: Table, judge: Judge, *, sampling: Sampling, greedy: bool, draws: int
+    target: Table,
+    draft: Table,
+    judge: Judge,
+    *,
+    sampling: Sampling,
+    greedy: bool,
+    draws: int,
+    seed: int = 1,
 ) -> tuple[Tensor, float]:
     """``draws`` answers at once.
 
@@ -76,7 +83,7 @@ def decode_many(
     Returns:
         Counts of the continuations [VOCAB ** LENGTH], and the mean accepted prefix.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     tokens = torch.zeros(draws, LENGTH + DRAFTED + 1, dtype=torch.int64)
     lengths = torch.zeros(draws, dtype=torch.int64)
     tokens[:, 0] = sampling.tokens(target.after(tokens, lengths), generator)
