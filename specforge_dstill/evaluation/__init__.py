@@ -1,1 +1,1 @@
-"""Measuring drafters: acceptance by replay, its table and its plots."""
+"""Measuring drafters: acceptance by replay, real decoding and its speed, tables and plots."""

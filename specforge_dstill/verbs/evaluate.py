@@ -34,10 +34,13 @@ target, template, precision, or --max-new-tokens is refused and needs another --
 decodes for real, one prompt at a time: the target alone and with each drafter in turn, after four
 runs of warm-up. S is the time per output token without a drafter over that with it, the reading
 of the prompt included. "Same" counts greedy answers that are the target's own, token for token.
+A run that was stopped goes on; other settings need another --output.
 Both rules keep the target's distribution: compare samples from the target and accepts what was
 drafted alike; reject draws the draft, too, at the same temperature, top-k and top-p.
 """
-RESULTS, TABLE, PICTURE = "results.json", "table.txt", "acceptance.png"
+#: Report, table and picture of each route; they may share a folder.
+REPLAYED = ("results.json", "table.txt", "acceptance.png")
+DECODED = ("decoding.json", "decoding.txt", "decoding.png")
 _NAME = re.compile(r"[\w.-]+")
 _STEPS = re.compile(r"\d+(?:,\d+)*")
 
@@ -147,7 +150,7 @@ def _named(text: str, shape: str) -> tuple[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print the table, write results.json, table.txt and acceptance.png."""
+    """Measure, print the tables, write the report, the tables and a picture."""
     if args.replay == args.decode:
         raise UserError(
             "say how to measure: --replay walks the target's greedy answers, --decode decodes "
@@ -161,11 +164,13 @@ def run(args: argparse.Namespace) -> int:
         if missing:
             reason = f"they fill the target's window (first: {missing[0]})"
             say(f"{name}: {len(missing)} turns left out, {reason}")
-    _write(report, args.output)
+    names = DECODED if args.decode else REPLAYED
+    results, table, picture = (args.output / name for name in names)
+    _write(report, results, table, picture)
     _print_table(report)
     if speeds := report.speed_text():
         print(f"\n{speeds}")
-    print(f"\n{args.output / RESULTS}, {args.output / PICTURE}")
+    print(f"\n{results}, {picture}")
     return 0
 
 
@@ -182,13 +187,13 @@ def _fill_in(args: argparse.Namespace) -> None:
             setattr(args, name, value)
 
 
-def _write(report: Report, folder: Path) -> None:
-    make_folder(folder)
-    write_atomically(folder / RESULTS, report.to_json().encode())
+def _write(report: Report, results: Path, table: Path, picture: Path) -> None:
+    make_folder(results.parent)
+    write_atomically(results, report.to_json().encode())
     tables = "\n\n".join(filter(None, (report.text(), report.speed_text())))
-    write_atomically(folder / TABLE, f"{tables}\n".encode())
-    with writing(folder / PICTURE):
-        plot_acceptance(report, folder / PICTURE)
+    write_atomically(table, f"{tables}\n".encode())
+    with writing(picture):
+        plot_acceptance(report, picture)
 
 
 def _print_table(report: Report) -> None:

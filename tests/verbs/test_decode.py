@@ -20,6 +20,7 @@ from tests.tiny import BLOCK_SIZE, write_json
 from tests.trained import STEPS, Case
 
 NEW_TOKENS = 12
+FILES = {"--decode": "decoding.json", "--replay": "results.json"}
 
 
 def evaluate(case: Case, output: Path, *words: str, route: str = "--decode") -> int:
@@ -46,21 +47,22 @@ def words(case: Case, *sets: str, drafters: tuple[str, ...] = ("trained",)) -> l
 class Run:
     printed: str
     folder: Path
+    file: str
 
     @property
     def results(self) -> dict[str, Any]:
-        return json.loads((self.folder / "results.json").read_text())
+        return json.loads((self.folder / self.file).read_text())
 
     @property
     def report(self) -> Report:
-        return report_from_json((self.folder / "results.json").read_text())
+        return report_from_json((self.folder / self.file).read_text())
 
 
 def run(case: Case, output: Path, *more: str, route: str = "--decode") -> Run:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         assert evaluate(case, output, *more, route=route) == 0
-    return Run(printed.getvalue(), output)
+    return Run(printed.getvalue(), output, FILES[route])
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +72,12 @@ def greedy(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(case, tmp_path_factory.mktemp("greedy"), *chosen, "--limit=4")
 
 
-def test_it_accepts_what_replay_says(case: Case, greedy: Run, tmp_path: Path) -> None:
+def test_it_accepts_what_replay_says(case: Case, greedy: Run) -> None:
+    """Both write into one folder."""
     chosen = words(case, "one", "two", drafters=("trained", "untrained:1"))
-    replayed = run(case, tmp_path, *chosen, "--limit=4", route="--replay").report
+    before = greedy.results
+    replayed = run(case, greedy.folder, *chosen, "--limit=4", route="--replay").report
+    assert greedy.results == before
     assert [(s.drafter, s.steps) for s in greedy.report.scores] == [
         ("trained", 1),
         ("trained", STEPS),
@@ -115,7 +120,7 @@ def test_times_and_memory(greedy: Run) -> None:
 
 
 def test_the_tables(greedy: Run) -> None:
-    text = (greedy.folder / "table.txt").read_text()
+    text = (greedy.folder / "decoding.txt").read_text()
     assert text.strip() in greedy.printed
     acceptance, speed = text.strip().split("\n\n")
     assert acceptance == greedy.report.text()
