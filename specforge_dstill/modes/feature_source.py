@@ -45,7 +45,10 @@ class NamedReader:
 
 def relative_id(folder: str, uri: str) -> str:
     """``file:///cache/data/0.ckpt`` in ``/cache`` -> ``data/0.ckpt``, with forward slashes."""
-    return os.path.relpath(_path(uri), Path(folder).absolute()).replace(os.sep, "/")
+    path, root = _path(uri), f"{Path(folder).absolute()}{os.sep}"
+    # The listing of a folder gives names that start with it; relpath is ten times slower.
+    inside = path[len(root) :] if path.startswith(root) else os.path.relpath(path, root)
+    return inside.replace(os.sep, "/")
 
 
 def _path(uri: str) -> str:

@@ -19,8 +19,8 @@ from specforge_dstill.trajectory_store.checksums import server_confirms
 
 T = TypeVar("T")
 
-# Seconds between tries. A hiccup passes in the first few; half a minute survives a restart of a
-# gateway, and the same command can always be run again.
+# Seconds between tries, beside what the file system tries itself. Long enough for the restart of a
+# gateway; the same command can always be run again.
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _FINAL = (FileNotFoundError, PermissionError, NotImplementedError)
 _READ_BYTES = 1 << 22
