@@ -60,7 +60,7 @@ setup(
     # that `-m specforge.train` exists; SpecForge's files are neither replaced nor removed.
     packages=[*find_packages(include=["specforge_dstill", "specforge_dstill.*"]), "specforge"],
     package_dir={"specforge": "specforge_dstill/_specforge"},
-    package_data={"specforge_dstill": ["init_template.yaml", "py.typed"]},
+    package_data={"specforge_dstill": ["init_template.yaml", "reporting/style.css", "py.typed"]},
     install_requires=REQUIRES,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["specforge-dstill = specforge_dstill.cli:main"]},

@@ -63,6 +63,11 @@ VERBS = {
         "measure how many tokens the target accepts",
         "evaluate --replay --prompts gsm8k=test.jsonl --drafter student=student-latest",
     ),
+    "report": Verb(
+        "specforge_dstill.verbs.report",
+        "make a page of tables and figures from results",
+        "report --output report results",
+    ),
 }
 
 

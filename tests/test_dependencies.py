@@ -27,6 +27,7 @@ ALLOWED = {
         *("trajectory_store", "token_hash", "maths", "errors", "files", "checksums", "damage"),
     },
     "evaluation": {"evaluation", "trajectory_store", "maths", "errors", "console", "table"},
+    "reporting": {"reporting", "evaluation", "errors", "files"},
     "options.py": {"errors", "validation"},
     "validation.py": {"errors", "suggest"},
     "suggest.py": set[str](),

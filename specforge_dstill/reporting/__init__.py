@@ -1,0 +1,1 @@
+"""Results of evaluations as a page: tables in the paper's shapes, intervals, figures."""

@@ -1,0 +1,132 @@
+"""What was measured, on what, when and with which settings; and what to be wary of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from specforge_dstill.evaluation.replay import Walk
+from specforge_dstill.reporting.quantities import prompt_of
+from specforge_dstill.reporting.settings import Setting, template_text
+from specforge_dstill.reporting.tables import Facts
+
+
+def facts(setting: Setting, folders: Sequence[str]) -> Facts:
+    """The box of a setting.
+
+    Args:
+        folders: of all reports, by their numbers.
+    """
+    details = setting.details
+    told = {
+        "Measured": str(details.get("measured", "")),
+        "Target": setting.target,
+        "Drafters": ", ".join(dict.fromkeys(method.drafter for method in setting.methods)),
+        "Block size": str(setting.first.block_size),
+        "Temperature": _sampling(setting),
+        "Chat template": template_text(details.get("template_kwargs", {})),
+        "Longest answer": _of(details, "max_new_tokens", "{} tokens"),
+        "Prompts": ", ".join(_prompts(setting)),
+        "Computed in": _joined(details, "dtype", "device", threads="{} threads"),
+        "Versions": ", ".join(f"{k} {v}" for k, v in details.get("versions", {}).items()),
+        "When": ", ".join(_dates(setting)),
+        "Results": ", ".join(folders[run] for run in setting.reports),
+    }
+    title = f"Setting {setting.letter}" if setting.letter else "What was measured"
+    return Facts(title, tuple((name, value) for name, value in told.items() if value))
+
+
+def warnings(setting: Setting, folders: Sequence[str]) -> Iterator[str]:
+    """Sentences about what may mislead."""
+    where = f"Setting {setting.letter}: " if setting.letter else ""
+    for text in dict.fromkeys(_warnings(setting, folders)):
+        yield f"{where}{text}"
+
+
+def _warnings(setting: Setting, folders: Sequence[str]) -> Iterator[str]:
+    for run, report in setting.reports.items():
+        yield from template_warnings(report.details)
+        for name, missing in report.details.get("left_out", {}).items():
+            if missing:
+                yield f"{name}: {len(missing)} turns left out in {folders[run]} (window full)."
+        for score in report.scores:
+            same = score.speed.same if score.speed else None
+            if same and same[0] < same[1]:
+                yield (
+                    f"{folders[run]}: {same[1] - same[0]} of {same[1]} greedy answers with "
+                    f"{score.drafter} ({score.steps}) are not the target's own."
+                )
+    yield from _same_weights(setting, folders)
+    versions = [report.details.get("versions") for report in setting.reports.values()]
+    if any(found != versions[0] for found in versions):
+        yield "the runs were measured with different versions of the libraries."
+
+
+def template_warnings(details: Mapping[str, Any]) -> Iterator[str]:
+    """Where the evaluation formats prompts otherwise than the cache that was trained on.
+
+    Acceptance can change a lot with reasoning on or off. Nothing is said of a cache unknown.
+    """
+    cache = details.get("cache")
+    if not cache:
+        return
+    told, trained = details.get("template_kwargs", {}), cache.get("template_kwargs", {})
+    if told != trained:
+        yield (
+            f"the chat template was told: {template_text(told)}; in the feature cache: "
+            f"{template_text(trained)}. Acceptance may differ for that alone."
+        )
+    here, there = details.get("chat_template"), cache.get("chat_template")
+    if here and there and here != there:
+        yield (
+            f"the chat template ({here}) is not the feature cache's ({there}). Acceptance may "
+            "differ for that alone."
+        )
+
+
+def _same_weights(setting: Setting, folders: Sequence[str]) -> Iterator[str]:
+    seen: dict[tuple[str, str], int] = {}
+    for run, report in setting.reports.items():
+        for name, checkpoint in report.details.get("checkpoints", {}).items():
+            first = seen.setdefault((name, checkpoint.get("weights", "")), run)
+            if first != run:
+                yield (
+                    f"{name} is the same checkpoint in {folders[first]} and {folders[run]}: the "
+                    "interval over runs tells nothing about other seeds of training."
+                )
+
+
+def _sampling(setting: Setting) -> str:
+    details = setting.details
+    if setting.temperature == 0:
+        return "0 (greedy)"
+    kept = [f"{name} {details[name]:g}" for name in ("top_p", "top_k") if details.get(name)]
+    rule = [f"rule {details['rule']}"] if "rule" in details else []
+    return ", ".join([f"{setting.temperature:g}", *kept, *rule])
+
+
+def _prompts(setting: Setting) -> Iterator[str]:
+    told = setting.details.get("prompts", {})
+    for name, walks in setting.first.scores[0].walks.items():
+        source = told.get(name, {}).get("source")
+        yield f"{name}: {_count(walks)}" + (f" ({source})" if source else "")
+
+
+def _count(walks: Sequence[Walk]) -> str:
+    prompts = len(set(prompt_of([walk.name for walk in walks]).values()))
+    return f"{prompts} prompts" + (f", {len(walks)} turns" if len(walks) > prompts else "")
+
+
+def _dates(setting: Setting) -> list[str]:
+    found = [str(report.details.get("date", "")) for report in setting.reports.values()]
+    return list(dict.fromkeys(date for date in found if date))
+
+
+def _of(details: Mapping[str, Any], name: str, shape: str) -> str:
+    return shape.format(details[name]) if name in details else ""
+
+
+def _joined(details: Mapping[str, Any], *names: str, **shapes: str) -> str:
+    found = [_of(details, name, "{}") for name in names]
+    found += [_of(details, name, shape) for name, shape in shapes.items()]
+    return ", ".join(filter(None, found))

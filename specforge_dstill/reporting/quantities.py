@@ -1,0 +1,137 @@
+"""What is shown of a setting: acceptance, speed-up and recovery, with what intervals need."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from specforge_dstill.evaluation.intervals import (
+    DRAWS,
+    Array,
+    Quantity,
+    average,
+    combine,
+    ratio_of_sums,
+    resampling,
+)
+from specforge_dstill.evaluation.replay import Walk
+from specforge_dstill.evaluation.report import STUDENT, TEACHER
+from specforge_dstill.evaluation.speed import Speed
+from specforge_dstill.reporting.settings import Method, Setting
+
+
+@dataclass(frozen=True)
+class Quantities:
+    """The quantities of one setting, all over the same resamples of its prompts."""
+
+    setting: Setting
+
+    @cached_property
+    def _weights(self) -> dict[str, tuple[dict[str, int], Array]]:
+        """Of each data set: which prompt an answer belongs to, and the resamples of prompts."""
+        found = {}
+        for name, walks in self.setting.first.scores[0].walks.items():
+            units = prompt_of([walk.name for walk in walks])
+            numbers = {unit: n for n, unit in enumerate(dict.fromkeys(units.values()))}
+            # A data set is drawn alike whatever else is on the page.
+            generator = np.random.default_rng(zlib.crc32(name.encode()))
+            weights = resampling(len(numbers), draws=DRAWS, generator=generator)
+            found[name] = ({answer: numbers[unit] for answer, unit in units.items()}, weights)
+        return found
+
+    def tau(self, method: Method, data_set: str) -> Quantity:
+        """Mean acceptance length, a ratio of sums over rounds."""
+        return self._ratio(
+            data_set,
+            {run: score.walks[data_set] for run, score in self.setting.runs(method).items()},
+            top=lambda walk: sum(walk.accepted) + len(walk.accepted),
+        )
+
+    def accepts(self, method: Method, data_set: str, position: int) -> Quantity:
+        """Share of rounds that accept ``position`` drafted tokens or more."""
+        return self._ratio(
+            data_set,
+            {run: score.walks[data_set] for run, score in self.setting.runs(method).items()},
+            top=lambda walk: sum(length >= position for length in walk.accepted),
+        )
+
+    def speedup(self, method: Method, data_set: str) -> Quantity:
+        """S, the target alone against the method on the same prompts in the same run."""
+        runs = self.setting.runs(method)
+        plain = {run: self.setting.reports[run].plain for run in runs}
+        drafted = {run: score.speed for run, score in runs.items()}
+        return combine(
+            np.divide, self._per_token(plain, data_set), self._per_token(drafted, data_set)
+        )
+
+    def average_tau(self, method: Method) -> Quantity:
+        """The unweighted mean over data sets."""
+        return combine(average, *(self.tau(method, name) for name in self.setting.data_sets))
+
+    def average_speedup(self, method: Method) -> Quantity:
+        """The unweighted mean over data sets."""
+        return combine(average, *(self.speedup(method, name) for name in self.setting.data_sets))
+
+    def recovery(self, method: Method) -> Quantity | None:
+        """Eq. 13 in percent, for the methods that the evaluation's own table has it for."""
+        is_student = method.drafter == STUDENT or method.drafter.startswith(f"{STUDENT}-")
+        passes = [m.steps for m in self.setting.methods if m.drafter == TEACHER]
+        if not is_student or method.steps != 1 or 1 not in passes or max(passes) == 1:
+            return None
+        once, more = Method(TEACHER, 1), Method(TEACHER, max(passes))
+        found = combine(_recovery, *map(self.average_tau, (method, once, more)))
+        return found if np.isfinite(found.values[:, 0]).all() else None
+
+    def _ratio(
+        self, data_set: str, walks: Mapping[int, Sequence[Walk]], top: Callable[[Walk], int]
+    ) -> Quantity:
+        rows = [[(w.name, top(w), len(w.accepted)) for w in of_run] for of_run in walks.values()]
+        return self._quantity(data_set, tuple(walks), rows)
+
+    def _per_token(self, speeds: Mapping[int, Speed | None], data_set: str) -> Quantity:
+        rows = [
+            [(t.name, t.seconds.total, t.tokens) for t in speed.timings[data_set]]
+            for speed in speeds.values()
+            if speed is not None
+        ]
+        return self._quantity(data_set, tuple(speeds), rows)
+
+    def _quantity(
+        self,
+        data_set: str,
+        runs: tuple[int, ...],
+        rows: Sequence[Iterable[tuple[str, float, float]]],
+    ) -> Quantity:
+        """From rows of (answer, part above, part below)."""
+        numbers, weights = self._weights[data_set]
+        top = np.zeros((len(runs), weights.shape[1]))
+        bottom = np.zeros_like(top)
+        for run, row in enumerate(rows):
+            for name, above, below in row:
+                top[run, numbers[name]] += above
+                bottom[run, numbers[name]] += below
+        return Quantity(runs, ratio_of_sums(weights, top, bottom))
+
+
+def _recovery(student: Array, once: Array, more: Array) -> Array:
+    gain = more - once
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(gain > 0, 100 * (student - once) / gain, np.nan)
+
+
+def prompt_of(names: Sequence[str]) -> dict[str, str]:
+    """The prompt that each answer belongs to: ``id/2`` is the second turn of ``id``.
+
+    Turns of a prompt resemble each other, so prompts are resampled, not turns.
+    """
+    known = set(names)
+
+    def prompt(name: str) -> str:
+        first, slash, turn = name.rpartition("/")
+        return first if slash and turn.isdigit() and first in known else name
+
+    return {name: prompt(name) for name in names}

@@ -1,0 +1,70 @@
+"""``specforge-dstill report``: results in, a page out."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from specforge_dstill.files import make_folder, write_atomically
+from specforge_dstill.reporting.comparison_tables import Comparison
+from specforge_dstill.reporting.folders import read_folders
+from specforge_dstill.reporting.html import html
+from specforge_dstill.reporting.markdown import markdown
+from specforge_dstill.reporting.page import make_page
+from specforge_dstill.reporting.settings import Method
+
+EXAMPLE = """example:
+  specforge-dstill report --output report results/seed1 results/seed2 results/seed3
+writes report/report.html, one file that needs no other, and report/report.md.
+Folders with equal settings over the same prompts are averaged: their runs are seeds. Others stand
+side by side. Tables 5 to 8 of the paper appear when evaluate was given drafters of these names:
+  5  dflash, dflash-more (DFlash trained on for as long), student
+  6  student-root (p_root = 1), student
+  7  student-ce (alpha 0), student, student-kd (alpha 1)
+  8  student, student-weighted (trajectory weights)
+Other variants: --compare student-k4,student, or teacher:4,teacher:8 at so many passes.
+"""
+HTML, MARKDOWN = "report.html", "report.md"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.epilog = EXAMPLE
+    add = parser.add_argument
+    add("folders", nargs="+", type=Path, metavar="FOLDER", help="an --output folder of evaluate")
+    add("--output", type=Path, default=Path("report"), metavar="FOLDER", help="default: report")
+    add("--title", default="Acceptance and speed", help="of the page")
+    add(
+        "--compare",
+        action="append",
+        default=[],
+        type=comparison,
+        metavar="NAME[:STEPS],…",
+        help="a table of these drafters side by side; repeat it for more tables",
+    )
+
+
+def comparison(text: str) -> Comparison:
+    """An option's NAME[:STEPS],NAME[:STEPS],…"""
+    methods = [_method(one) for one in text.split(",")]
+    if len(set(methods)) < max(2, len(methods)):
+        raise argparse.ArgumentTypeError(f"{text!r}: two or more different drafters, with commas")
+    title = " against ".join(map(str, methods))
+    return Comparison(title, tuple((method, str(method)) for method in methods), len(methods))
+
+
+def _method(text: str) -> Method:
+    name, colon, steps = text.partition(":")
+    if not name or (colon and not steps.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME or NAME:STEPS")
+    return Method(name, int(steps) if colon else 1)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the page."""
+    page = make_page(read_folders(args.folders), title=args.title, comparisons=args.compare)
+    make_folder(args.output)
+    write_atomically(args.output / HTML, html(page).encode())
+    write_atomically(args.output / MARKDOWN, markdown(page).encode())
+    print(f"{args.output / HTML}, {args.output / MARKDOWN}")
+    return 0

@@ -1,0 +1,56 @@
+"""The command: files written, options refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specforge_dstill.cli import main
+from specforge_dstill.reporting.settings import Method
+from specforge_dstill.verbs.report import comparison
+from tests.reporting.examples import example
+
+
+def test_results_in_and_a_page_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in range(2):
+        folder = tmp_path / f"seed{seed}"
+        folder.mkdir()
+        (folder / "results.json").write_text(example(more=seed).to_json())
+    output = tmp_path / "report"
+    words = [str(tmp_path / "seed0"), str(tmp_path / "seed1"), "--output", str(output)]
+    assert main(["report", *words, "--compare", "teacher:3,student", "--title", "Tiny"]) == 0
+    assert capsys.readouterr().out.split() == [f"{output}/report.html,", f"{output}/report.md"]
+    text = (output / "report.md").read_text()
+    assert text.startswith("# Tiny\n")
+    assert "## teacher, 3 passes against student" in text
+    assert "<h1>Tiny</h1>" in (output / "report.html").read_text()
+
+
+def test_what_is_no_results_folder_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(tmp_path / "none"), "--output", str(tmp_path / "report")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "report").exists()
+
+
+def test_drafters_to_compare() -> None:
+    found = comparison("student-k4:2,student")
+    assert [method for method, _ in found.variants] == [
+        Method("student-k4", 2),
+        Method("student", 1),
+    ]
+    assert found.least == 2
+
+
+@pytest.mark.parametrize("text", ["student", "a,a", "a,:2", "a:x,b", ""])
+def test_no_comparison(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "results", "--compare", text]) == 2
+    assert "--compare" in capsys.readouterr().err
+
+
+def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["report", "--help"])
+    assert "specforge-dstill report --output report results/seed1" in capsys.readouterr().out
