@@ -6,8 +6,8 @@ from math import isfinite
 
 import numpy as np
 
-from specforge_dstill.evaluation.intervals import Estimate, average, combine
-from specforge_dstill.reporting.figures import Palette, legend, new_axes, rule, svg
+from specforge_dstill.evaluation.intervals import average, combine
+from specforge_dstill.reporting.figures import Palette, error, legend, new_axes, rule, svg
 from specforge_dstill.reporting.main_tables import columns_of
 from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.tables import Picture
@@ -35,9 +35,15 @@ def tau_picture(quantities: Quantities, palette: Palette, *, name: str) -> Pictu
             if not isfinite(estimate.value):
                 continue
             place = column * room + (row + 0.5) * _ROW
+            below, above = error(estimate)
             style = {**palette.style(method), "linestyle": "none"}
             axes.errorbar(
-                estimate.value, place, xerr=_error(estimate), label=str(method), capsize=2, **style
+                estimate.value,
+                place,
+                xerr=[[below], [above]],
+                label=str(method),
+                capsize=2,
+                **style,
             )
     middle = [index * room + len(methods) * _ROW / 2 for index in range(len(groups))]
     axes.set_yticks(middle, groups)
@@ -80,17 +86,6 @@ def position_picture(quantities: Quantities, palette: Palette, *, name: str) -> 
     several = "Mean over benchmarks. " if len(setting.data_sets) > 1 else ""
     note = f"{several}Bands: 95 % intervals over prompts."
     return Picture(title, svg(figure, name=name, description=title), (note,))
-
-
-def _error(estimate: Estimate) -> list[list[float]] | None:
-    interval = estimate.over_prompts
-    if interval is None:
-        return None
-    # A mean over runs lies inside, but for rounding.
-    return [
-        [max(0.0, estimate.value - interval.low)],
-        [max(0.0, interval.high - estimate.value)],
-    ]
 
 
 def _whiskers(quantities: Quantities) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specforge_dstill.evaluation.replay import Walk
-from specforge_dstill.reporting.quantities import prompt_of
+from specforge_dstill.reporting.prompts import prompt_of
 from specforge_dstill.reporting.settings import Setting, template_text
 from specforge_dstill.reporting.tables import Facts
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
+from specforge_dstill.evaluation.intervals import Estimate
 from specforge_dstill.reporting.settings import Method
 
 if TYPE_CHECKING:
@@ -74,6 +75,20 @@ def new_axes(height: float) -> tuple[Figure, Axes]:
 def rule(axes: Axes, axis: Literal["x", "y"]) -> None:
     """Pale lines across an axis."""
     axes.grid(axis=axis, color=_GRID, linewidth=0.8)
+
+
+def level(axes: Axes, height: float) -> None:
+    """A dotted line across the axes."""
+    axes.axhline(height, color=_INK, linewidth=0.8, linestyle=":")
+
+
+def error(estimate: Estimate) -> tuple[float, float]:
+    """How far whiskers reach below and above; nowhere without an interval over prompts."""
+    interval = estimate.over_prompts
+    if interval is None:
+        return 0.0, 0.0
+    # A mean lies inside its interval, but for rounding.
+    return max(0.0, estimate.value - interval.low), max(0.0, interval.high - estimate.value)
 
 
 def legend(figure: Figure, axes: Axes) -> None:

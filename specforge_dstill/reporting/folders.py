@@ -12,22 +12,25 @@ from specforge_dstill.evaluation.report import Report, report_from_json
 from specforge_dstill.evaluation.serving import ServingReport, serving_from_json
 from specforge_dstill.files import reading
 
-RESULTS, SERVERS = "results.json", "servers.json"
+#: By replay, by decoding, and against servers.
+RESULTS, DECODING, SERVERS = "results.json", "decoding.json", "servers.json"
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Results:
-    """What lies in one folder; None for what does not.
+    """What lies in one folder.
 
     Attributes:
         name: the folder as it was given.
+        reports: of replay and of decoding, those that there are.
+        serving: None where there is none.
     """
 
     name: str
-    report: Report | None
-    serving: ServingReport | None
+    reports: tuple[Report, ...] = ()
+    serving: ServingReport | None = None
 
 
 def read_folders(folders: Sequence[Path]) -> list[Results]:
@@ -41,15 +44,13 @@ def read_folders(folders: Sequence[Path]) -> list[Results]:
 
 
 def _read(folder: Path) -> Results:
-    found = Results(
-        str(folder),
-        _parsed(folder / RESULTS, report_from_json),
-        _parsed(folder / SERVERS, serving_from_json),
-    )
-    if found.report is None and found.serving is None:
+    reports = [_parsed(folder / name, report_from_json) for name in (RESULTS, DECODING)]
+    serving = _parsed(folder / SERVERS, serving_from_json)
+    found = Results(str(folder), tuple(filter(None, reports)), serving)
+    if not found.reports and found.serving is None:
         raise UserError(
-            f"{folder}: holds neither {RESULTS} nor {SERVERS}; name the --output folder of "
-            "specforge-dstill evaluate"
+            f"{folder}: holds none of {RESULTS}, {DECODING} and {SERVERS}; name the --output "
+            "folder of specforge-dstill evaluate"
         )
     return found
 

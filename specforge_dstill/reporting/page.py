@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from specforge_dstill.evaluation.intervals import DRAWS
-from specforge_dstill.evaluation.report import Report
 from specforge_dstill.reporting.acceptance_figures import position_picture, tau_picture
 from specforge_dstill.reporting.comparison_tables import PAPERS, Comparison, comparison_table
 from specforge_dstill.reporting.facts import facts, warnings
@@ -23,8 +22,9 @@ def make_page(
 ) -> Page:
     """Everything that the results have something for."""
     folders = [found.name for found in results]
-    reports = [found.report or Report(0, ()) for found in results]
-    settings = settings_of(reports)
+    settings = settings_of(
+        (run, report) for run, found in enumerate(results) for report in found.reports
+    )
     quantities = [Quantities(setting) for setting in settings]
     tables = [*table_1(quantities), *table_4(quantities)]
     for one in quantities:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from specforge_dstill.evaluation.intervals import (
-    DRAWS,
-    Array,
-    Quantity,
-    average,
-    combine,
-    ratio_of_sums,
-    resampling,
-)
+from specforge_dstill.evaluation.intervals import Array, Quantity, average, combine
 from specforge_dstill.evaluation.replay import Walk
 from specforge_dstill.evaluation.report import STUDENT, TEACHER
 from specforge_dstill.evaluation.speed import Speed
+from specforge_dstill.reporting.prompts import PromptResamples
 from specforge_dstill.reporting.settings import Method, Setting
 
 
@@ -31,17 +23,12 @@ class Quantities:
     setting: Setting
 
     @cached_property
-    def _weights(self) -> dict[str, tuple[dict[str, int], Array]]:
-        """Of each data set: which prompt an answer belongs to, and the resamples of prompts."""
-        found = {}
-        for name, walks in self.setting.first.scores[0].walks.items():
-            units = prompt_of([walk.name for walk in walks])
-            numbers = {unit: n for n, unit in enumerate(dict.fromkeys(units.values()))}
-            # A data set is drawn alike whatever else is on the page.
-            generator = np.random.default_rng(zlib.crc32(name.encode()))
-            weights = resampling(len(numbers), draws=DRAWS, generator=generator)
-            found[name] = ({answer: numbers[unit] for answer, unit in units.items()}, weights)
-        return found
+    def _prompts(self) -> dict[str, PromptResamples]:
+        """By data set."""
+        return {
+            name: PromptResamples.of(name, [walk.name for walk in walks])
+            for name, walks in self.setting.first.scores[0].walks.items()
+        }
 
     def tau(self, method: Method, data_set: str) -> Quantity:
         """Mean acceptance length, a ratio of sums over rounds."""
@@ -90,7 +77,7 @@ class Quantities:
         self, data_set: str, walks: Mapping[int, Sequence[Walk]], top: Callable[[Walk], int]
     ) -> Quantity:
         rows = [[(w.name, top(w), len(w.accepted)) for w in of_run] for of_run in walks.values()]
-        return self._quantity(data_set, tuple(walks), rows)
+        return self._prompts[data_set].ratio(tuple(walks), rows)
 
     def _per_token(self, speeds: Mapping[int, Speed | None], data_set: str) -> Quantity:
         rows = [
@@ -98,40 +85,10 @@ class Quantities:
             for speed in speeds.values()
             if speed is not None
         ]
-        return self._quantity(data_set, tuple(speeds), rows)
-
-    def _quantity(
-        self,
-        data_set: str,
-        runs: tuple[int, ...],
-        rows: Sequence[Iterable[tuple[str, float, float]]],
-    ) -> Quantity:
-        """From rows of (answer, part above, part below)."""
-        numbers, weights = self._weights[data_set]
-        top = np.zeros((len(runs), weights.shape[1]))
-        bottom = np.zeros_like(top)
-        for run, row in enumerate(rows):
-            for name, above, below in row:
-                top[run, numbers[name]] += above
-                bottom[run, numbers[name]] += below
-        return Quantity(runs, ratio_of_sums(weights, top, bottom))
+        return self._prompts[data_set].ratio(tuple(speeds), rows)
 
 
 def _recovery(student: Array, once: Array, more: Array) -> Array:
     gain = more - once
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(gain > 0, 100 * (student - once) / gain, np.nan)
-
-
-def prompt_of(names: Sequence[str]) -> dict[str, str]:
-    """The prompt that each answer belongs to: ``id/2`` is the second turn of ``id``.
-
-    Turns of a prompt resemble each other, so prompts are resampled, not turns.
-    """
-    known = set(names)
-
-    def prompt(name: str) -> str:
-        first, slash, turn = name.rpartition("/")
-        return first if slash and turn.isdigit() and first in known else name
-
-    return {name: prompt(name) for name in names}

@@ -6,7 +6,7 @@ A method that is in several of them (other seeds) has several runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, product
@@ -16,7 +16,7 @@ from typing import Any
 from specforge_dstill.evaluation.report import Report, Score
 
 #: Settings that may differ between runs that are averaged.
-_OF_A_RUN = (
+OF_A_RUN = (
     *("run_file", "overrides", "draft_config", "checkpoints", "seed", "prompts", "left_out"),
     *("date", "versions", "cache"),
 )
@@ -101,10 +101,13 @@ class Setting:
         )
 
 
-def settings_of(reports: Sequence[Report]) -> list[Setting]:
-    """Reports by setting, in the order given; reports without a score are left out."""
+def settings_of(reports: Iterable[tuple[int, Report]]) -> list[Setting]:
+    """Reports, each with its folder's number, by setting in the order given.
+
+    Reports without a score are left out.
+    """
     groups: dict[str, Setting] = {}
-    for number, report in enumerate(reports):
+    for number, report in reports:
         if not report.scores:
             continue
         key = _key(report)
@@ -125,7 +128,7 @@ def _letters() -> Iterator[str]:
 
 
 def _key(report: Report) -> str:
-    details = {k: v for k, v in report.details.items() if k not in _OF_A_RUN}
+    details = {k: v for k, v in report.details.items() if k not in OF_A_RUN}
     prompts = {name: [w.name for w in walks] for name, walks in report.scores[0].walks.items()}
     return json.dumps([details, report.block_size, prompts], sort_keys=True, default=str)
 

@@ -15,11 +15,13 @@ from tests.reporting.examples import decoded, example
 
 def warned(*reports: Report) -> list[str]:
     names = [f"run{number}" for number in range(len(reports))]
-    return [text for setting in settings_of(reports) for text in warnings(setting, names)]
+    return [
+        text for setting in settings_of(enumerate(reports)) for text in warnings(setting, names)
+    ]
 
 
 def test_facts_are_told_and_unknown_ones_left_out() -> None:
-    (setting,) = settings_of([example(date="2026-11-30"), example(date="2026-12-01")])
+    (setting,) = settings_of(enumerate([example(date="2026-11-30"), example(date="2026-12-01")]))
     told = dict(facts(setting, ["a", "b"]).values)
     assert told["Target"] == "tiny"
     assert told["Temperature"] == "0 (greedy)"
@@ -29,7 +31,7 @@ def test_facts_are_told_and_unknown_ones_left_out() -> None:
     assert told["When"] == "2026-11-30, 2026-12-01"
     assert told["Results"] == "a, b"
     assert "Computed in" not in told
-    (setting,) = settings_of([decoded(0.6, rule="compare", dtype="float32", threads=2)])
+    (setting,) = settings_of([(0, decoded(0.6, rule="compare", dtype="float32", threads=2))])
     told = dict(facts(setting, ["a"]).values)
     assert told["Temperature"] == "0.6, top_p 0.9, rule compare"
     assert told["Computed in"] == "float32, 2 threads"
@@ -37,7 +39,7 @@ def test_facts_are_told_and_unknown_ones_left_out() -> None:
 
 def test_turns_are_counted_beside_prompts() -> None:
     walks = {"talk": [Walk("a", (1,)), Walk("a/2", (2,))]}
-    (setting,) = settings_of([Report(4, (Score("student", 1, walks),))])
+    (setting,) = settings_of([(0, Report(4, (Score("student", 1, walks),)))])
     assert dict(facts(setting, ["a"]).values)["Prompts"] == "talk: 1 prompts, 2 turns"
 
 

@@ -44,7 +44,7 @@ class Balance(HTMLParser):
 
 
 def page(*reports: Report) -> Page:
-    results = [Results(f"run{n}", report, None) for n, report in enumerate(reports)]
+    results = [Results(f"run{n}", (report,)) for n, report in enumerate(reports)]
     return make_page(results, title="A <page>")
 
 
@@ -113,13 +113,15 @@ def test_warnings_stand_above_the_tables() -> None:
 
 
 def test_folders_without_results_or_twice_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"holds neither results\.json nor servers\.json"):
+    with pytest.raises(UserError, match=r"holds none of results\.json"):
         read_folders([tmp_path])
     path = tmp_path / "results.json"
     path.write_text(example().to_json())
     (found,) = read_folders([tmp_path])
-    assert found.report is not None
-    assert found.report.to_json() == example().to_json()
+    assert [report.to_json() for report in found.reports] == [example().to_json()]
+    (tmp_path / "decoding.json").write_text(decoded().to_json())
+    (found,) = read_folders([tmp_path])
+    assert [report.plain is None for report in found.reports] == [True, False]
     with pytest.raises(UserError, match="given twice"):
         read_folders([tmp_path, tmp_path / ".." / tmp_path.name])
     for damaged in ("{", "[]", '{"format": 1}'):

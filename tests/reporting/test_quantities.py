@@ -8,7 +8,8 @@ import pytest
 from specforge_dstill.evaluation.intervals import DRAWS, Interval
 from specforge_dstill.evaluation.replay import Walk
 from specforge_dstill.evaluation.report import Report, Score
-from specforge_dstill.reporting.quantities import Quantities, prompt_of
+from specforge_dstill.reporting.prompts import prompt_of
+from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.settings import Method, settings_of
 from tests.reporting.examples import decoded, example
 
@@ -16,7 +17,7 @@ STUDENT, TEACHER = Method("student", 1), Method("teacher", 3)
 
 
 def quantities(*reports: Report) -> Quantities:
-    (setting,) = settings_of(reports)
+    (setting,) = settings_of(enumerate(reports))
     return Quantities(setting)
 
 

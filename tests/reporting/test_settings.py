@@ -12,7 +12,7 @@ def test_checkpoints_versions_and_dates_do_not_part_runs() -> None:
         example(checkpoints={"student": {"weights": str(n)}}, date=str(n), versions={"torch": "x"})
         for n in range(3)
     ]
-    (setting,) = settings_of(reports)
+    (setting,) = settings_of(enumerate(reports))
     assert list(setting.reports) == [0, 1, 2]
     assert (setting.letter, setting.suffix) == ("", "")
     assert len(setting.runs(Method("student", 1))) == 3
@@ -20,16 +20,11 @@ def test_checkpoints_versions_and_dates_do_not_part_runs() -> None:
 
 def test_other_settings_and_other_prompts_stand_apart() -> None:
     other_prompts = Report(4, decoded().scores, example().details)
-    found = settings_of(
-        [
-            example(),
-            decoded(),
-            decoded(1.0),
-            example(template_kwargs={}),
-            other_prompts,
-            decoded(seed=3),
-        ]
+    reports = (
+        *(example(), decoded(), decoded(1.0)),
+        *(example(template_kwargs={}), other_prompts, decoded(seed=3)),
     )
+    found = settings_of(enumerate(reports))
     assert [list(setting.reports) for setting in found] == [[0, 4], [1, 5], [2], [3]]
     assert [setting.letter for setting in found] == ["A", "B", "C", "D"]
     assert found[0].suffix == ", setting A"
@@ -37,9 +32,8 @@ def test_other_settings_and_other_prompts_stand_apart() -> None:
 
 def test_a_method_measured_elsewhere_joins_the_setting() -> None:
     both = example()
-    (setting,) = settings_of(
-        [Report(4, both.scores[:3], both.details), Report(4, both.scores[3:], both.details)]
-    )
+    parts = (Report(4, both.scores[:3], both.details), Report(4, both.scores[3:], both.details))
+    (setting,) = settings_of(enumerate(parts))
     assert [str(method) for method in setting.methods] == [
         *("dflash", "teacher", "teacher, 3 passes", "student")
     ]
@@ -48,11 +42,11 @@ def test_a_method_measured_elsewhere_joins_the_setting() -> None:
 
 def test_nothing_measured() -> None:
     assert settings_of([]) == []
-    assert settings_of([Report(4, ())]) == []
+    assert settings_of([(0, Report(4, ()))]) == []
 
 
 def test_the_settings_in_words() -> None:
-    greedy, sampled = settings_of([example(), decoded(0.6)])
+    greedy, sampled = settings_of(enumerate([example(), decoded(0.6)]))
     assert (greedy.temperature, sampled.temperature) == (0, 0.6)
     assert greedy.reasoning == "enable_thinking = false"
     assert template_text({}) == "the template's default"

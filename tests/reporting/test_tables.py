@@ -17,7 +17,7 @@ from tests.reporting.examples import decoded, example
 
 
 def quantities(*reports: Report) -> list[Quantities]:
-    return [Quantities(setting) for setting in settings_of(reports)]
+    return [Quantities(setting) for setting in settings_of(enumerate(reports))]
 
 
 def texts(row: tuple[Cell, ...]) -> list[str]:
