@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specforge_dstill.arguments import add_placement, add_run_file, json_object, positive
 from specforge_dstill.console import say
+from specforge_dstill.data.benchmarks import BENCHMARKS
 from specforge_dstill.data.targets import DTYPES
 from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.plots import plot_acceptance
@@ -65,10 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         action="append",
         type=data_set,
-        metavar="NAME=SOURCE",
-        help='JSONL of {"turns": […]}, or hub:NAME[:split]; repeat it for more data sets',
+        metavar="NAME[=SOURCE]",
+        help="""one of gsm8k, math500, humaneval, mbpp, mt-bench, swe-bench from the Hub, as many
+        prompts as the paper has; or NAME= a JSONL of {"turns": […]}, or NAME=hub:DATASET[:split];
+        repeat it for more data sets""",
     )
-    add("--limit", type=positive, metavar="N", help="the first N prompts of each data set only")
+    add("--limit", type=positive, metavar="N", help="the first N prompts of each data set")
     add(
         "--drafter",
         required=True,
@@ -122,8 +125,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def data_set(text: str) -> DataSet:
-    """An option's NAME=SOURCE."""
-    return DataSet(*_named(text, "a data set is NAME=FILE or NAME=hub:DATASET"))
+    """An option's NAME=SOURCE, or a benchmark's name."""
+    if text in BENCHMARKS:
+        return DataSet(text, None)
+    known = ", ".join(BENCHMARKS)
+    return DataSet(*_named(text, f"a data set is NAME=FILE, NAME=hub:DATASET or one of {known}"))
 
 
 def drafter_choice(text: str) -> DrafterChoice:

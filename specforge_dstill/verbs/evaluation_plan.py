@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from specforge_dstill.data import chat, targets
+from specforge_dstill.data.benchmarks import BENCHMARKS, benchmark_prompts
 from specforge_dstill.data.capture_plan import CapturePlan
 from specforge_dstill.data.conversations import Prompt, read_prompts
 from specforge_dstill.data.generation import Decoding
@@ -31,10 +32,21 @@ from specforge_dstill.runfile import RunFile, load_run
 
 @dataclass(frozen=True)
 class DataSet:
-    """``--prompts NAME=SOURCE``."""
+    """``--prompts NAME=SOURCE``, or the bare name of a benchmark: its source is None."""
 
     name: str
-    source: str
+    source: str | None
+
+    def prompts(self, *, limit: int | None) -> list[Prompt]:
+        """Its prompts, of a benchmark the paper's number of them unless ``limit`` says another."""
+        if self.source is None:
+            return benchmark_prompts(self.name, limit=limit)
+        return read_prompts(self.source, limit=limit)
+
+    @property
+    def origin(self) -> str:
+        """Where they come from, for the results."""
+        return self.source or BENCHMARKS[self.name].dataset
 
 
 @dataclass(frozen=True)
@@ -88,8 +100,7 @@ class EvaluationPlan:
 
     def prompts(self) -> dict[str, list[Prompt]]:
         """By data set."""
-        chosen = self.args.prompts
-        return {s.name: read_prompts(s.source, limit=self.args.limit) for s in chosen}
+        return {s.name: s.prompts(limit=self.args.limit) for s in self.args.prompts}
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -170,7 +181,7 @@ class EvaluationPlan:
             "device": self.device,
             "max_new_tokens": args.max_new_tokens,
             "template_kwargs": self.template_kwargs,
-            "prompts": {s.name: {"source": s.source, "limit": args.limit} for s in args.prompts},
+            "prompts": {s.name: {"source": s.origin, "limit": args.limit} for s in args.prompts},
             "left_out": dict(left_out),
             "checkpoints": {
                 chosen.name: {

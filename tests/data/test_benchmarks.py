@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from specforge_dstill.data import benchmarks
 from specforge_dstill.data.benchmarks import BENCHMARKS, benchmark_prompts
 from specforge_dstill.errors import UserError
+from specforge_dstill.verbs.evaluate import data_set
 
 ROWS: dict[str, dict[str, Any]] = {
     "gsm8k": {"question": "How much is 2 + 2?", "answer": "4"},
@@ -63,6 +65,16 @@ def test_counts_are_the_papers() -> None:
         "mt-bench": 80,
         "swe-bench": 164,
     }
+
+
+def test_evaluate_takes_a_bare_name(hub: list[tuple[Any, ...]]) -> None:
+    chosen = data_set("mt-bench")
+    assert [len(prompt.turns) for prompt in chosen.prompts(limit=3)] == [2, 2, 2]
+    assert chosen.origin == "HuggingFaceH4/mt_bench_prompts"
+    assert len(hub) == 1
+    assert data_set("gsm8k=mine.jsonl").origin == "mine.jsonl"
+    with pytest.raises(ArgumentTypeError, match="or one of gsm8k, math500"):
+        data_set("gsm")
 
 
 def test_an_unknown_name_and_a_changed_data_set(hub: list[tuple[Any, ...]]) -> None:
