@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from specforge_dstill.errors import UserError
 
 DONE, USER_MISTAKE = 0, 2
 _INTERRUPTED = 130
+_NO_READER = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
 # Ranks mostly share a mistake. The first of a node names it; torchrun then stops the others, well
 # within this time, and only a rank that is alone with its mistake gets to speak.
 _OTHER_RANKS_WAIT_S = 3.0
@@ -43,13 +46,32 @@ def report(error: UserError) -> None:
 
 
 def exit_status(command: Callable[[], int]) -> int:
-    """Run a command; a UserError becomes one line on stderr and status 2."""
+    """Run a command; a UserError becomes one line on stderr and status 2.
+
+    When the reader of its output has gone (``| head``) it ends without a word, as others do.
+    """
     try:
-        return command()
+        status = command()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        _drop_output()
+        return _NO_READER
     except UserError as error:
         report(error)
         return USER_MISTAKE
     except ReportedError:
         return USER_MISTAKE
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _drop_output()
+        report(UserError("no space left where the output goes"))
+        return USER_MISTAKE
     except KeyboardInterrupt:
         return _INTERRUPTED
+
+
+def _drop_output() -> None:
+    """Send the rest nowhere: Python flushes once more on its way out."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -85,3 +85,18 @@ def test_init_writes_once(
     assert main(["init", "--output", "other.yaml"]) == 0
     capsys.readouterr()
     assert "cannot write no/dir.yaml" in error_of(capsys, "init", "--output", "no/dir.yaml")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="has /dev/full")
+def test_output_that_nobody_reads_or_that_does_not_fit() -> None:
+    command = [sys.executable, "-m", "specforge_dstill", "--help"]
+    closed = subprocess.run(
+        ["bash", "-c", '"$@" | true; exit ${PIPESTATUS[0]}', "-", *command],
+        capture_output=True,
+        check=False,
+    )
+    assert (closed.returncode, closed.stderr) == (141, b"")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2
+    assert done.stderr == b"specforge-dstill: error: no space left where the output goes\n"
