@@ -13,7 +13,7 @@ from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.tables import Picture
 
 #: Inches for a method in a benchmark, between benchmarks, and around the rows.
-_ROW, _GAP, _AROUND = 0.17, 0.16, 1.25
+_ROW, _GAP, _AROUND = 0.17, 0.16, 0.8
 
 
 def tau_picture(quantities: Quantities, palette: Palette, *, name: str) -> Picture:
@@ -21,7 +21,7 @@ def tau_picture(quantities: Quantities, palette: Palette, *, name: str) -> Pictu
     setting = quantities.setting
     methods = setting.methods
     groups = columns_of(setting)
-    height = _AROUND + len(groups) * (_GAP + _ROW * len(methods)) + 0.2 * (len(methods) / 3)
+    height = _AROUND + len(groups) * (_GAP + _ROW * len(methods))
     figure, axes = new_axes(height)
     room = len(methods) * _ROW + _GAP
     for column, group in enumerate(groups):
@@ -60,14 +60,10 @@ def position_picture(quantities: Quantities, palette: Palette, *, name: str) -> 
     """How many rounds accept each position of the block."""
     setting = quantities.setting
     positions = range(1, setting.first.block_size)
-    figure, axes = new_axes(3.5)
+    figure, axes = new_axes(3.0)
     for method in setting.methods:
-        shares = [
-            combine(
-                average, *(quantities.accepts(method, name, i) for name in setting.data_sets)
-            ).estimate()
-            for i in positions
-        ]
+        by_set = [quantities.accepts(method, name) for name in setting.data_sets]
+        shares = [combine(average, *found).estimate() for found in zip(*by_set, strict=True)]
         values = 100 * np.array([share.value for share in shares])
         style = palette.style(method)
         axes.plot(positions, values, label=str(method), **{**style, "markersize": 4})

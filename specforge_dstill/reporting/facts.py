@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specforge_dstill.evaluation.replay import Walk
+from specforge_dstill.reporting.grid import Grid
 from specforge_dstill.reporting.prompts import prompt_of
 from specforge_dstill.reporting.settings import Setting, template_text
 from specforge_dstill.reporting.tables import Facts
@@ -34,6 +35,29 @@ def facts(setting: Setting, folders: Sequence[str]) -> Facts:
     }
     title = f"Setting {setting.letter}" if setting.letter else "What was measured"
     return Facts(title, tuple((name, value) for name, value in told.items() if value))
+
+
+def serving_facts(grid: Grid, folders: Sequence[str]) -> Facts:
+    """The box of servers.
+
+    Args:
+        folders: of all results, by their numbers.
+    """
+    details = grid.details
+    told = {
+        "Measured": f"against servers: {grid.engine}",
+        "Target": grid.target,
+        "Drafters": ", ".join(dict.fromkeys(method.drafter for method in grid.methods)),
+        "Temperatures": ", ".join(f"{temperature:g}" for temperature in grid.temperatures),
+        "Requests at a time": ", ".join(map(str, grid.concurrencies)),
+        "Chat template": grid.reasoning,
+        "Longest answer": _of(details, "max_new_tokens", "{} tokens"),
+        "Benchmarks": ", ".join(grid.data_sets),
+        "Versions": ", ".join(f"{k} {v}" for k, v in details.get("versions", {}).items()),
+        "When": str(details.get("date", "")),
+        "Results": ", ".join(folders[run] for run in grid.runs),
+    }
+    return Facts("Servers", tuple((name, value) for name, value in told.items() if value))
 
 
 def warnings(setting: Setting, folders: Sequence[str]) -> Iterator[str]:

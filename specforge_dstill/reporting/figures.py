@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from specforge_dstill.evaluation.intervals import Estimate
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 #: Stand-ins that a figure is drawn with, and what they become in the page: a colour of its style,
 #: which has one set of them for light and one for dark. They are Okabe and Ito's, which
 #: colour-blind readers tell apart; drafters differ in their marks, too.
-_SERIES = tuple(f"#f0000{i}" for i in range(7))
+_SERIES = tuple(f"#f0000{i}" for i in range(8))
 _INK, _GRID, _PAPER = "#0000f1", "#0000f2", "#0000f3"
 _IN_PAGE = {
     **{colour: f"var(--m{i})" for i, colour in enumerate(_SERIES[:-1])},
@@ -28,10 +29,11 @@ _IN_PAGE = {
     _GRID: "var(--grid)",
     _PAPER: "var(--paper)",
 }
-_MARKS = ("o", "s", "^", "D", "v", "P", "X")
+_MARKS = ("o", "s", "^", "D", "v", "P", "X", "h")
 #: Inches. Narrow, so that on a phone the letters are still as large as text.
 _WIDTH = 5.2
 _POINTS = 11
+_LEGEND_ROW = 0.22
 
 
 @dataclass(frozen=True)
@@ -92,15 +94,17 @@ def error(estimate: Estimate) -> tuple[float, float]:
 
 
 def legend(figure: Figure, axes: Axes) -> None:
-    """Below the axes, one entry a label."""
+    """Below the axes, one entry a label; the figure grows by its rows."""
     handles, labels = axes.get_legend_handles_labels()
     entries = dict(zip(labels, handles, strict=True))
     longest = max(map(len, entries), default=0)
+    columns = max(1, min(len(entries), int(60 / (longest + 7))))
+    figure.set_figheight(figure.get_figheight() + _LEGEND_ROW * ceil(len(entries) / columns))
     figure.legend(
         list(entries.values()),
         list(entries),
         loc="outside lower center",
-        ncols=max(1, min(len(entries), int(60 / (longest + 7)))),
+        ncols=columns,
         frameon=False,
         fontsize=_POINTS,
         labelcolor=_INK,
@@ -134,6 +138,6 @@ def svg(figure: Figure, *, name: str, description: str) -> str:
     return drawn.replace("<svg ", words, 1).strip()
 
 
-def palette(methods: Sequence[Method]) -> Palette:
+def palette(drafters: Sequence[str]) -> Palette:
     """Colours in the order in which drafters appear."""
-    return Palette(tuple(dict.fromkeys(method.drafter for method in methods)))
+    return Palette(tuple(dict.fromkeys(drafters)))

@@ -8,17 +8,27 @@ from itertools import chain
 from specforge_dstill.evaluation.intervals import DRAWS
 from specforge_dstill.reporting.acceptance_figures import position_picture, tau_picture
 from specforge_dstill.reporting.comparison_tables import PAPERS, Comparison, comparison_table
-from specforge_dstill.reporting.facts import facts, warnings
+from specforge_dstill.reporting.curve_figures import curve_pictures
+from specforge_dstill.reporting.curves import Curve
+from specforge_dstill.reporting.facts import facts, serving_facts, template_warnings, warnings
 from specforge_dstill.reporting.figures import palette
 from specforge_dstill.reporting.folders import Results
+from specforge_dstill.reporting.grid import Grid, decoded_grids
+from specforge_dstill.reporting.grid_figures import concurrency_pictures
+from specforge_dstill.reporting.grid_tables import grid_tables
 from specforge_dstill.reporting.main_tables import table_1, table_4
 from specforge_dstill.reporting.quantities import Quantities
+from specforge_dstill.reporting.serving import serving_grids
 from specforge_dstill.reporting.settings import settings_of
 from specforge_dstill.reporting.tables import Page, Picture, Table
 
 
 def make_page(
-    results: Sequence[Results], *, title: str, comparisons: Sequence[Comparison] = ()
+    results: Sequence[Results],
+    *,
+    title: str,
+    comparisons: Sequence[Comparison] = (),
+    curves: Sequence[Curve] = (),
 ) -> Page:
     """Everything that the results have something for."""
     folders = [found.name for found in results]
@@ -26,25 +36,40 @@ def make_page(
         (run, report) for run, found in enumerate(results) for report in found.reports
     )
     quantities = [Quantities(setting) for setting in settings]
-    tables = [*table_1(quantities), *table_4(quantities)]
+    served = serving_grids({n: r.serving for n, r in enumerate(results) if r.serving is not None})
+    grids = [*decoded_grids(quantities), *served]
+    tables = [*table_1(quantities), *grid_tables(grids), *table_4(quantities)]
     for one in quantities:
         for comparison in (*PAPERS, *comparisons):
             tables += comparison_table(one, comparison)
     return Page(
         title=title,
-        facts=tuple(facts(setting, folders) for setting in settings),
-        warnings=tuple(chain.from_iterable(warnings(s, folders) for s in settings)),
+        facts=(
+            *(facts(setting, folders) for setting in settings),
+            *(serving_facts(grid, folders) for grid in served),
+        ),
+        warnings=(
+            *chain.from_iterable(warnings(setting, folders) for setting in settings),
+            *chain.from_iterable(template_warnings(grid.details) for grid in served),
+        ),
         notes=tuple(_about_intervals(tables)),
         tables=tuple(tables),
-        pictures=tuple(_pictures(quantities)),
+        pictures=tuple(_pictures(quantities, grids, curves)),
     )
 
 
-def _pictures(all_quantities: Sequence[Quantities]) -> Iterator[Picture]:
-    colours = palette([method for q in all_quantities for method in q.setting.methods])
+def _pictures(
+    all_quantities: Sequence[Quantities], grids: Sequence[Grid], curves: Sequence[Curve]
+) -> Iterator[Picture]:
+    methods = [method for q in all_quantities for method in q.setting.methods]
+    methods += [method for grid in grids for method in grid.methods]
+    colours = palette([*(method.drafter for method in methods), *(curve.name for curve in curves)])
     for number, quantities in enumerate(all_quantities):
         yield tau_picture(quantities, colours, name=f"tau{number}")
         yield position_picture(quantities, colours, name=f"position{number}")
+    for number, grid in enumerate(grids):
+        yield from concurrency_pictures(grid, colours, name=f"concurrency{number}")
+    yield from curve_pictures(curves, colours)
 
 
 def _about_intervals(tables: Sequence[Table]) -> Iterator[str]:

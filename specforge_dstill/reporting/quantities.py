@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specforge_dstill.evaluation.intervals import Array, Quantity, average, combine
 from specforge_dstill.evaluation.replay import Walk
@@ -30,21 +31,49 @@ class Quantities:
             for name, walks in self.setting.first.scores[0].walks.items()
         }
 
+    @cached_property
+    def _taus(self) -> dict[tuple[Method, str], Quantity]:
+        """Formed once: tables and figures ask again and again."""
+        return {
+            (method, name): self._tau(method, name)
+            for method in self.setting.methods
+            for name in self.setting.data_sets
+        }
+
     def tau(self, method: Method, data_set: str) -> Quantity:
         """Mean acceptance length, a ratio of sums over rounds."""
-        return self._ratio(
-            data_set,
-            {run: score.walks[data_set] for run, score in self.setting.runs(method).items()},
-            top=lambda walk: sum(walk.accepted) + len(walk.accepted),
-        )
+        return self._taus[method, data_set]
 
-    def accepts(self, method: Method, data_set: str, position: int) -> Quantity:
-        """Share of rounds that accept ``position`` drafted tokens or more."""
-        return self._ratio(
-            data_set,
-            {run: score.walks[data_set] for run, score in self.setting.runs(method).items()},
-            top=lambda walk: sum(length >= position for length in walk.accepted),
-        )
+    def _tau(self, method: Method, data_set: str) -> Quantity:
+        runs = self.setting.runs(method)
+        rows = [
+            [
+                (w.name, sum(w.accepted) + len(w.accepted), len(w.accepted))
+                for w in s.walks[data_set]
+            ]
+            for s in runs.values()
+        ]
+        return self._prompts[data_set].ratio(tuple(runs), rows)
+
+    def accepts(self, method: Method, data_set: str) -> list[Quantity]:
+        """Share of rounds that accept i drafted tokens or more, i = 1..B-1."""
+        size = self.setting.first.block_size
+        runs = self.setting.runs(method)
+        counted = [
+            [
+                (walk.name, _at_least(walk, size), len(walk.accepted))
+                for walk in score.walks[data_set]
+            ]
+            for score in runs.values()
+        ]
+        prompts = self._prompts[data_set]
+        return [
+            prompts.ratio(
+                tuple(runs),
+                [[(name, float(of[i]), rounds) for name, of, rounds in row] for row in counted],
+            )
+            for i in range(1, size)
+        ]
 
     def speedup(self, method: Method, data_set: str) -> Quantity:
         """S, the target alone against the method on the same prompts in the same run."""
@@ -73,12 +102,6 @@ class Quantities:
         found = combine(_recovery, *map(self.average_tau, (method, once, more)))
         return found if np.isfinite(found.values[:, 0]).all() else None
 
-    def _ratio(
-        self, data_set: str, walks: Mapping[int, Sequence[Walk]], top: Callable[[Walk], int]
-    ) -> Quantity:
-        rows = [[(w.name, top(w), len(w.accepted)) for w in of_run] for of_run in walks.values()]
-        return self._prompts[data_set].ratio(tuple(walks), rows)
-
     def _per_token(self, speeds: Mapping[int, Speed | None], data_set: str) -> Quantity:
         rows = [
             [(t.name, t.seconds.total, t.tokens) for t in speed.timings[data_set]]
@@ -86,6 +109,12 @@ class Quantities:
             if speed is not None
         ]
         return self._prompts[data_set].ratio(tuple(speeds), rows)
+
+
+def _at_least(walk: Walk, block_size: int) -> NDArray[np.int64]:
+    """How many rounds accept i drafted tokens or more, i = 0..B-1."""
+    counts = np.bincount(np.array(walk.accepted, dtype=np.int64), minlength=block_size)
+    return counts[::-1].cumsum()[::-1]
 
 
 def _recovery(student: Array, once: Array, more: Array) -> Array:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from specforge_dstill.files import make_folder, write_atomically
 from specforge_dstill.reporting.comparison_tables import Comparison
+from specforge_dstill.reporting.curves import read_curves
 from specforge_dstill.reporting.folders import read_folders
 from specforge_dstill.reporting.html import html
 from specforge_dstill.reporting.markdown import markdown
@@ -22,6 +23,7 @@ side by side. Tables 5 to 8 of the paper appear when evaluate was given drafters
   6  student-root (p_root = 1), student
   7  student-ce (alpha 0), student, student-kd (alpha 1)
   8  student, student-weighted (trajectory weights)
+Curves of training: --training dflash=dflash.log, in the colour of the drafter of that name.
 Other variants: --compare student-k4,student, or teacher:4,teacher:8 at so many passes.
 """
 HTML, MARKDOWN = "report.html", "report.md"
@@ -42,6 +44,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[:STEPS],…",
         help="a table of these drafters side by side; repeat it for more tables",
     )
+    add(
+        "--training",
+        action="append",
+        default=[],
+        type=training,
+        metavar="NAME=PATH",
+        help="curves from a training's log or its folder of TensorBoard files; repeat it",
+    )
+
+
+def training(text: str) -> tuple[str, Path]:
+    """An option's NAME=PATH."""
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
+    return name, Path(path)
 
 
 def comparison(text: str) -> Comparison:
@@ -62,7 +80,10 @@ def _method(text: str) -> Method:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page."""
-    page = make_page(read_folders(args.folders), title=args.title, comparisons=args.compare)
+    curves = [curve for name, path in args.training for curve in read_curves(name, path)]
+    page = make_page(
+        read_folders(args.folders), title=args.title, comparisons=args.compare, curves=curves
+    )
     make_folder(args.output)
     write_atomically(args.output / HTML, html(page).encode())
     write_atomically(args.output / MARKDOWN, markdown(page).encode())

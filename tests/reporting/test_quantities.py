@@ -30,7 +30,7 @@ def test_observed_numbers_are_the_evaluations_own() -> None:
         assert found.average_tau(method).estimate().value == pytest.approx(score.average)
         shares = score.by_position(block_size=4)
         for position, share in enumerate(shares, start=1):
-            by_set = [found.accepts(method, name, position).values[0, 0] for name in score.walks]
+            by_set = [found.accepts(method, n)[position - 1].values[0, 0] for n in score.walks]
             assert sum(by_set) / 2 == pytest.approx(share)
         own, recovery = report.recovery(score), found.recovery(method)
         assert (own is None) == (recovery is None)

@@ -1,0 +1,46 @@
+"""Training curves: a figure for each number that was logged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from specforge_dstill.reporting.curves import Curve
+from specforge_dstill.reporting.figures import Palette, legend, new_axes, rule, svg
+from specforge_dstill.reporting.settings import Method
+from specforge_dstill.reporting.tables import Picture
+
+_TITLES = {
+    "accept_length": "acceptance length of the training blocks",
+    "acc": "accuracy on the training blocks",
+    "loss": "loss",
+}
+_NOTES = {
+    "accept_length": "Teacher-forced, anchor included: not τ, which is measured by decoding.",
+    "loss": "Losses of different objectives cannot be compared with each other.",
+}
+#: Above this many points marks would hide the line.
+_MARKED = 40
+
+
+def curve_pictures(curves: Sequence[Curve], palette: Palette) -> Iterator[Picture]:
+    """By metric, in a fixed order; those with two points or more."""
+    long = [curve for curve in curves if len(curve.points) > 1]
+    metrics = dict.fromkeys(curve.metric for curve in long)
+    for number, metric in enumerate(sorted(metrics, key=_order)):
+        figure, axes = new_axes(3.0)
+        for curve in long:
+            if curve.metric == metric:
+                style = palette.style(Method(curve.name, 1))
+                marks = {} if len(curve.points) <= _MARKED else {"marker": "none"}
+                axes.plot(*zip(*curve.points, strict=True), label=curve.name, **{**style, **marks})
+        axes.set_xlabel("optimizer step")
+        rule(axes, "y")
+        legend(figure, axes)
+        title = f"Training: {_TITLES.get(metric, metric)}"
+        notes = (_NOTES[metric],) if metric in _NOTES else ()
+        yield Picture(title, svg(figure, name=f"training{number}", description=title), notes)
+
+
+def _order(metric: str) -> tuple[int, str]:
+    names = list(_TITLES)
+    return (names.index(metric) if metric in names else len(names), metric)

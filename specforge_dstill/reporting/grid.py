@@ -1,0 +1,90 @@
+"""Measurements over temperatures and concurrencies, from servers or decoded one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specforge_dstill.evaluation.intervals import Quantity
+from specforge_dstill.reporting.quantities import Quantities
+from specforge_dstill.reporting.settings import Method
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """What a cell is of."""
+
+    data_set: str
+    method: Method
+    temperature: float
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells of one target, engine and reasoning setting.
+
+    Attributes:
+        tau, speedup: only where measured.
+        throughput: output tokens a second by method, temperature and concurrency, all data sets
+            and runs together; the server alone is method None.
+        details: those of the first run.
+        runs: the folders' numbers.
+    """
+
+    target: str
+    engine: str
+    reasoning: str
+    tau: Mapping[Place, Quantity]
+    speedup: Mapping[Place, Quantity]
+    throughput: Mapping[tuple[Method | None, float, int], float] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    runs: tuple[int, ...] = ()
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return tuple(dict.fromkeys((*self.speedup, *self.tau)))
+
+    @property
+    def data_sets(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(place.data_set for place in self.places))
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        return tuple(dict.fromkeys(place.method for place in self.places))
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        return tuple(sorted({place.temperature for place in self.places}))
+
+    @property
+    def concurrencies(self) -> tuple[int, ...]:
+        return tuple(sorted({place.concurrency for place in self.places}))
+
+
+def decoded_grids(all_quantities: Sequence[Quantities]) -> Iterator[Grid]:
+    """Settings that differ in temperature, side by side; each request alone (C = 1)."""
+    groups: dict[tuple[str, str], list[Quantities]] = {}
+    for quantities in all_quantities:
+        setting = quantities.setting
+        if any(map(setting.has_speed, setting.methods)):
+            groups.setdefault((setting.target, setting.reasoning), []).append(quantities)
+    for (target, reasoning), group in groups.items():
+        temperatures = {quantities.setting.temperature for quantities in group}
+        if len(temperatures) < 2 or len(temperatures) < len(group):
+            continue
+        places = {
+            Place(data_set, method, quantities.setting.temperature, 1): quantities
+            for quantities in group
+            for data_set in quantities.setting.data_sets
+            for method in quantities.setting.methods
+            if quantities.setting.has_speed(method)
+        }
+        yield Grid(
+            target,
+            "transformers",
+            reasoning,
+            {place: q.tau(place.method, place.data_set) for place, q in places.items()},
+            {place: q.speedup(place.method, place.data_set) for place, q in places.items()},
+        )

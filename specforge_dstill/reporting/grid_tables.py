@@ -1,0 +1,111 @@
+"""The shape of the paper's Tables 2 and 3: S by temperature and concurrency; and throughput."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from specforge_dstill.evaluation.intervals import Quantity, average, combine
+from specforge_dstill.reporting.grid import Grid, Place
+from specforge_dstill.reporting.main_tables import AVERAGE, TIMES
+from specforge_dstill.reporting.settings import Method
+from specforge_dstill.reporting.tables import NOTHING, Cell, Number, Table
+
+_ABOUT = (
+    "S is the time per output token without the drafter over that with it, at the same "
+    "temperature and number of requests at a time (C)."
+)
+
+
+def grid_tables(grids: Sequence[Grid]) -> Iterator[Table]:
+    """Those of one target and engine share a table; reasoning is told where it differs."""
+    groups: dict[tuple[str, str], list[Grid]] = {}
+    for grid in grids:
+        groups.setdefault((grid.target, grid.engine), []).append(grid)
+    for (target, engine), group in groups.items():
+        number = "Table 3" if len(group) > 1 else "Table 2"
+        yield _table(f"{target} in {engine}: speed-up S by concurrency ({number})", group)
+        for grid in group:
+            if grid.throughput:
+                yield _throughput(grid, reasoning=len(group) > 1)
+
+
+def over_data_sets(
+    grid: Grid, quantities: Mapping[Place, Quantity], method: Method, temperature: float, at: int
+) -> Quantity | None:
+    """The unweighted mean over data sets; None unless every one was measured."""
+    places = [Place(name, method, temperature, at) for name in grid.data_sets]
+    found = [quantities[place] for place in places if place in quantities]
+    return combine(average, *found) if found and len(found) == len(places) else None
+
+
+def _table(title: str, group: Sequence[Grid]) -> Table:
+    points = {
+        t: sorted({p.concurrency for g in group for p in g.places if p.temperature == t})
+        for t in sorted({t for g in group for t in g.temperatures})
+    }
+    several = len(group) > 1
+    header = [*(["Reasoning"] if several else []), "Dataset", "Method"]
+    for temperature, concurrencies in points.items():
+        of = f"T = {temperature:g}"
+        header += [f"{of}: τ", *(f"{of}: S, C = {at}" for at in concurrencies)]
+    rows = [
+        (
+            *([grid.reasoning] if several else []),
+            name,
+            str(method),
+            *_cells(grid, name, method, points),
+        )
+        for grid in group
+        for name in (*grid.data_sets, *([AVERAGE] if len(grid.data_sets) > 1 else []))
+        for method in grid.methods
+    ]
+    averaged = any(len(concurrencies) > 1 for concurrencies in points.values())
+    notes = [_ABOUT, *(["τ is averaged over concurrencies."] if averaged else [])]
+    notes += dict.fromkeys(str(grid.details["note"]) for grid in group if "note" in grid.details)
+    return Table(title, tuple(header), tuple(rows), 3 if several else 2, tuple(notes))
+
+
+def _cells(grid: Grid, name: str, method: Method, points: dict[float, list[int]]) -> Iterator[Cell]:
+    for temperature, concurrencies in points.items():
+        taus = [_at(grid, grid.tau, name, method, temperature, c) for c in concurrencies]
+        known = [tau for tau in taus if tau is not None]
+        yield Number(combine(average, *known).estimate()) if known else NOTHING
+        for concurrency in concurrencies:
+            s = _at(grid, grid.speedup, name, method, temperature, concurrency)
+            yield NOTHING if s is None else Number(s.estimate(), TIMES)
+
+
+def _at(
+    grid: Grid,
+    quantities: Mapping[Place, Quantity],
+    name: str,
+    method: Method,
+    temperature: float,
+    concurrency: int,
+) -> Quantity | None:
+    if name == AVERAGE:
+        return over_data_sets(grid, quantities, method, temperature, concurrency)
+    return quantities.get(Place(name, method, temperature, concurrency))
+
+
+def _throughput(grid: Grid, *, reasoning: bool) -> Table:
+    methods = tuple(dict.fromkeys(method for method, _, _ in grid.throughput))
+    points = sorted({(t, c) for _, t, c in grid.throughput})
+    suffix = f", {grid.reasoning}" if reasoning else ""
+    rows = [
+        (
+            "without a drafter" if method is None else str(method),
+            *(_rate(grid.throughput.get((method, *point))) for point in points),
+        )
+        for method in methods
+    ]
+    return Table(
+        f"{grid.target} in {grid.engine}{suffix}: output tokens a second",
+        ("Method", *(f"T = {t:g}, C = {c}" for t, c in points)),
+        tuple(rows),
+        notes=("All benchmarks together.",),
+    )
+
+
+def _rate(tokens_per_second: float | None) -> str:
+    return NOTHING if tokens_per_second is None else f"{tokens_per_second:,.1f}"

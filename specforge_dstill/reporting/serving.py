@@ -1,0 +1,114 @@
+"""Acceptance, speed-up and throughput against servers, from what every request took."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from specforge_dstill.evaluation.intervals import DRAWS, Quantity, combine
+from specforge_dstill.evaluation.serving import Request, Served, ServingReport
+from specforge_dstill.reporting.grid import Grid, Place
+from specforge_dstill.reporting.prompts import PromptResamples
+from specforge_dstill.reporting.settings import OF_A_RUN, Method, template_text
+
+
+def serving_grids(reports: Mapping[int, ServingReport]) -> list[Grid]:
+    """One for all runs of the same settings."""
+    groups: dict[str, dict[int, ServingReport]] = {}
+    for run, report in reports.items():
+        told = {name: value for name, value in report.details.items() if name not in OF_A_RUN}
+        key = json.dumps(told, sort_keys=True, default=str)
+        groups.setdefault(key, {})[run] = report
+    return [_grid(group) for group in groups.values()]
+
+
+def _grid(reports: Mapping[int, ServingReport]) -> Grid:
+    details = next(iter(reports.values())).details
+    prompts = _prompts(reports)
+    runs: dict[Place, dict[int, tuple[Served, Served | None]]] = {}
+    for run, report in reports.items():
+        alone = {_point(one): one for one in report.served if one.drafter is None}
+        for one in report.served:
+            if one.drafter is not None:
+                method = Method(one.drafter, one.steps)
+                place = Place(one.data_set, method, one.temperature, one.concurrency)
+                runs.setdefault(place, {})[run] = (one, alone.get(_point(one)))
+    tau = {place: _tau(prompts[place.data_set], found) for place, found in runs.items()}
+    speedup = {place: _speedup(prompts[place.data_set], found) for place, found in runs.items()}
+    return Grid(
+        str(details.get("target", "target")),
+        str(details.get("engine", "server")),
+        template_text(details.get("template_kwargs", {})),
+        {place: quantity for place, quantity in tau.items() if quantity is not None},
+        {place: quantity for place, quantity in speedup.items() if quantity is not None},
+        _throughput(reports),
+        details,
+        tuple(reports),
+    )
+
+
+def _point(served: Served) -> tuple[str, float, int]:
+    return served.data_set, served.temperature, served.concurrency
+
+
+def _prompts(reports: Mapping[int, ServingReport]) -> dict[str, PromptResamples]:
+    names: dict[str, dict[str, None]] = {}
+    for report in reports.values():
+        for one in report.served:
+            names.setdefault(one.data_set, {}).update((r.name, None) for r in one.requests)
+    return {data_set: PromptResamples.of(data_set, found) for data_set, found in names.items()}
+
+
+def _tau(
+    prompts: PromptResamples, runs: Mapping[int, tuple[Served, Served | None]]
+) -> Quantity | None:
+    """By request where every request tells; else from the engine's counters, without interval."""
+    served = [one for one, _ in runs.values()]
+    rows = [[_rounds(request) for request in one.requests] for one in served]
+    if all(row is not None for of_run in rows for row in of_run):
+        return prompts.ratio(tuple(runs), [[row for row in of_run if row] for of_run in rows])
+    counted = [
+        1 + one.accepted / one.rounds for one in served if one.rounds and one.accepted is not None
+    ]
+    if len(counted) < len(served):
+        return None
+    values = np.full((len(counted), 1 + DRAWS), np.nan)
+    values[:, 0] = counted
+    return Quantity(tuple(runs), values)
+
+
+def _rounds(request: Request) -> tuple[str, float, float] | None:
+    if request.rounds is None or request.accepted is None:
+        return None
+    return request.name, request.accepted + request.rounds, request.rounds
+
+
+def _speedup(
+    prompts: PromptResamples, runs: Mapping[int, tuple[Served, Served | None]]
+) -> Quantity | None:
+    """Time per output token of the server alone over that with the drafter."""
+    pairs = {run: (one, alone) for run, (one, alone) in runs.items() if alone is not None}
+    if not pairs:
+        return None
+
+    def per_token(which: Sequence[Served]) -> Quantity:
+        rows = [[(r.name, r.seconds, r.tokens) for r in one.requests] for one in which]
+        return prompts.ratio(tuple(pairs), rows)
+
+    drafted, plain = zip(*pairs.values(), strict=True)
+    return combine(np.divide, per_token(plain), per_token(drafted))
+
+
+def _throughput(
+    reports: Mapping[int, ServingReport],
+) -> dict[tuple[Method | None, float, int], float]:
+    sums: dict[tuple[Method | None, float, int], list[float]] = {}
+    for report in reports.values():
+        for one in report.served:
+            method = None if one.drafter is None else Method(one.drafter, one.steps)
+            found = sums.setdefault((method, one.temperature, one.concurrency), [0.0, 0.0])
+            found[0] += sum(request.tokens for request in one.requests)
+            found[1] += one.seconds
+    return {key: tokens / seconds for key, (tokens, seconds) in sums.items() if seconds}

@@ -1,0 +1,149 @@
+"""S and tau against servers by hand; the shapes of Tables 2 and 3; where intervals are missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from specforge_dstill.evaluation.serving import Request, Served, ServingReport
+from specforge_dstill.reporting.figures import palette
+from specforge_dstill.reporting.folders import Results
+from specforge_dstill.reporting.grid import Grid, Place, decoded_grids
+from specforge_dstill.reporting.grid_figures import concurrency_pictures
+from specforge_dstill.reporting.grid_tables import grid_tables
+from specforge_dstill.reporting.page import make_page
+from specforge_dstill.reporting.quantities import Quantities
+from specforge_dstill.reporting.serving import serving_grids
+from specforge_dstill.reporting.settings import Method, settings_of
+from specforge_dstill.reporting.tables import Cell, Number
+from tests.reporting.examples import decoded
+
+STUDENT = Method("student", 1)
+DETAILS = {"target": "tiny", "engine": "vLLM", "template_kwargs": {}, "note": "Counted past ends."}
+
+
+def served(drafter: str | None, seconds: float, at: int, data_set: str = "easy") -> Served:
+    """Two answers; of a drafter 4 and 6 accepted in 2 and 3 rounds."""
+    counted = [(None, None), (None, None)] if drafter is None else [(2, 4), (3, 6)]
+    requests = tuple(
+        Request(f"{data_set}-{i}", 10 * (i + 1), seconds * (i + 1), rounds, accepted)
+        for i, (rounds, accepted) in enumerate(counted)
+    )
+    return Served(drafter, int(drafter is not None), data_set, 0.0, at, 3 * seconds, requests)
+
+
+def measured(speed: float = 2, **details: Any) -> ServingReport:
+    runs = [
+        one
+        for at in (1, 8)
+        for one in (served(None, 4 * at, at), served("student", 4 * at / (speed / at), at))
+    ]
+    return ServingReport(tuple(runs), {**DETAILS, **details})
+
+
+def texts(row: tuple[Cell, ...]) -> list[str]:
+    return [cell.text if isinstance(cell, Number) else cell for cell in row]
+
+
+def only(reports: dict[int, ServingReport]) -> Grid:
+    (grid,) = serving_grids(reports)
+    return grid
+
+
+def test_by_hand() -> None:
+    grid = only({0: measured()})
+    place = Place("easy", STUDENT, 0.0, 1)
+    assert grid.tau[place].estimate().value == (4 + 6 + 2 + 3) / 5
+    assert grid.speedup[place].values == pytest.approx(2)
+    assert grid.speedup[replace(place, concurrency=8)].estimate().value == pytest.approx(0.25)
+    # 30 tokens in 12 seconds alone.
+    assert grid.throughput[None, 0.0, 1] == pytest.approx(2.5)
+    assert (grid.concurrencies, grid.temperatures) == ((1, 8), (0.0,))
+
+
+def test_the_engines_own_counters_give_tau_without_an_interval() -> None:
+    one = served("student", 1, 1)
+    bare = tuple(replace(request, rounds=None, accepted=None) for request in one.requests)
+    counted = replace(one, requests=bare, rounds=10, accepted=25)
+    place = Place("easy", STUDENT, 0.0, 1)
+    estimate = only({0: ServingReport((counted,))}).tau[place].estimate()
+    assert (estimate.value, estimate.over_prompts) == (3.5, None)
+    assert only({0: ServingReport((replace(counted, rounds=None),))}).tau == {}
+    # And no S without the server alone.
+    assert only({0: ServingReport((counted,))}).speedup == {}
+
+
+def test_runs_of_the_same_settings_are_averaged() -> None:
+    grid = only({0: measured(), 3: measured(4, date="later")})
+    found = grid.speedup[Place("easy", STUDENT, 0.0, 1)]
+    assert found.runs == (0, 3)
+    assert found.estimate().value == pytest.approx(3)
+    assert len(serving_grids({0: measured(), 1: measured(engine="SGLang")})) == 2
+
+
+def test_table_2() -> None:
+    table, throughput = grid_tables([only({0: measured()})])
+    assert table.title == "tiny in vLLM: speed-up S by concurrency (Table 2)"
+    assert table.header == ("Dataset", "Method", "T = 0: τ", "T = 0: S, C = 1", "T = 0: S, C = 8")
+    assert [texts(row) for row in table.rows] == [["easy", "student", "3.00", "2.00×", "0.25×"]]
+    assert table.notes[-1] == "Counted past ends."
+    assert throughput.header == ("Method", "T = 0, C = 1", "T = 0, C = 8")
+    assert throughput.rows[0] == ("without a drafter", "2.5", "0.3")
+
+
+def test_reasoning_on_and_off_is_table_3() -> None:
+    other = measured(template_kwargs={"enable_thinking": True})
+    table, *_ = grid_tables(serving_grids({0: measured(), 1: other}))
+    assert "(Table 3)" in table.title
+    assert [texts(row)[0] for row in table.rows] == [
+        "the template's default",
+        "enable_thinking = true",
+    ]
+
+
+def test_an_average_needs_every_data_set() -> None:
+    grid = only(
+        {
+            0: ServingReport(
+                (
+                    *measured().served,
+                    served(None, 4, 1, "hard"),
+                    served("student", 1, 1, "hard"),
+                ),
+                DETAILS,
+            )
+        }
+    )
+    table, *_ = grid_tables([grid])
+    assert texts(table.rows[-1]) == ["Average", "student", "3.00", "3.00×", "–"]
+
+
+def test_decoding_at_several_temperatures_stands_side_by_side() -> None:
+    def grids(*temperatures: float) -> list[Grid]:
+        settings = settings_of(enumerate(map(decoded, temperatures)))
+        return list(decoded_grids([Quantities(setting) for setting in settings]))
+
+    assert grids(0.0) == []
+    (grid,) = grids(0.0, 1.0)
+    (table,) = grid_tables([grid])
+    assert table.header[2:] == ("T = 0: τ", "T = 0: S, C = 1", "T = 1: τ", "T = 1: S, C = 1")
+    assert texts(table.rows[0]) == ["easy", "student", "2.67", "3.00×", "2.67", "3.00×"]
+
+
+def test_the_figure_needs_two_concurrencies() -> None:
+    grid = only({0: measured()})
+    (picture,) = concurrency_pictures(grid, palette(["student"]), name="c")
+    assert picture.title == "S against concurrency: tiny in vLLM, T = 0"
+    alone = only({0: ServingReport(measured().served[:2], DETAILS)})
+    assert list(concurrency_pictures(alone, palette(["student"]), name="c")) == []
+
+
+def test_the_page_of_servers_alone() -> None:
+    page = make_page([Results("run", (), measured(cache={"template_kwargs": {"a": 1}}))], title="t")
+    assert [facts.title for facts in page.facts] == ["Servers"]
+    assert dict(page.facts[0].values)["Requests at a time"] == "1, 8"
+    assert len(page.tables) == 2
+    assert len(page.pictures) == 1
+    assert len(page.warnings) == 1
