@@ -60,7 +60,7 @@ VERBS = {
     ),
     "evaluate": Verb(
         "specforge_dstill.verbs.evaluate",
-        "measure how many tokens the target accepts",
+        "measure how many tokens the target accepts, and the speed-up",
         "evaluate --replay --prompts gsm8k=test.jsonl --drafter student=student-latest",
     ),
     "report": Verb(
