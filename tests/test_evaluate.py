@@ -19,6 +19,7 @@ from specforge_dstill.data import targets
 from specforge_dstill.data.answer_folder import AnswerFolder
 from specforge_dstill.data.generation import Decoding
 from specforge_dstill.data.greedy_answers import weights_fingerprint
+from specforge_dstill.data.manifest import CacheManifest
 from specforge_dstill.evaluation.report import Report, report_from_json
 from specforge_dstill.verbs import replay
 
@@ -202,6 +203,9 @@ def test_what_is_recorded(case: Case, evaluated: Evaluated) -> None:
     assert details["dtype"] == "float32"
     assert details["max_new_tokens"] == NEW_TOKENS
     assert details["left_out"] == {"one": [], "two": []}
+    assert details["cache"] == {}
+    assert len(details["chat_template"]) == 16
+    assert details["date"].startswith("20")
     assert {"specforge-dstill", "torch", "transformers"} & set(details["versions"])
     checkpoints = details["checkpoints"]
     assert checkpoints["teacher"]["path"] == str(case.folder / "trained")
@@ -333,6 +337,29 @@ def test_a_retrained_target_is_another_target(case: Case, evaluated: Evaluated) 
     copy = save_target(case.folder / "copy", seed=0)
     assert weights_fingerprint(str(copy)) == weights_fingerprint(str(case.folder / "target"))
     assert weights_fingerprint("some/model") is None
+
+
+def test_another_template_than_the_caches_is_warned_of(
+    case: Case, evaluated: Evaluated, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = json.loads(evaluated.results)["details"]["chat_template"]
+    told = {"target": "t", "target_hash": "", "target_layer_ids": (), "strategy": "dflash"}
+    text = {"conversations": "", "conversations_hash": "", "conversation_count": 0}
+    sizes = {"keys": (), "width": 0, "dtype": "float32", "max_length": 0, "shard_size": 1}
+    CacheManifest(
+        **told,
+        **text,
+        **sizes,
+        chat_template="tokenizer",
+        chat_template_hash=own,
+        template_kwargs={"thinking": True},
+    ).write(tmp_path)
+    words = [*good_words(case), "--limit=1", "--template-kwargs={}"]
+    words += [f"--answers={evaluated.folder / 'answers'}", f"data.hidden_states_path={tmp_path}"]
+    assert evaluate(case, *words, output="warned") == 0
+    assert "in the feature cache: thinking = true" in capsys.readouterr().err
+    details = json.loads((case.folder / "warned/results.json").read_text())["details"]
+    assert details["cache"] == {"chat_template": own, "template_kwargs": {"thinking": True}}
 
 
 def test_a_torn_answer_is_named(

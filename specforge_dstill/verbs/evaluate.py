@@ -15,6 +15,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.plots import plot_acceptance
 from specforge_dstill.evaluation.report import Report
 from specforge_dstill.files import make_folder, write_atomically, writing
+from specforge_dstill.reporting.facts import template_warnings
 from specforge_dstill.verbs.decode import REJECT, DecodeRoute
 from specforge_dstill.verbs.evaluation_plan import DataSet, DrafterChoice, EvaluationPlan
 from specforge_dstill.verbs.replay import ReplayRoute
@@ -166,6 +167,8 @@ def run(args: argparse.Namespace) -> int:
     plan = EvaluationPlan.of(args)
     route = DecodeRoute.of(plan) if args.decode else ReplayRoute(plan)
     report, left_out = route.measure()
+    for warning in template_warnings(report.details):
+        say(warning)
     for name, missing in left_out.items():
         if missing:
             reason = f"they fill the target's window (first: {missing[0]})"

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -122,9 +123,27 @@ class EvaluationPlan:
         """For the chat template: those given, else those of the feature cache."""
         if self.args.template_kwargs is not None:
             return dict(self.args.template_kwargs)
+        return self._cache.template_kwargs if self._cache else {}
+
+    @cached_property
+    def chat_template(self) -> str:
+        """The hash of the target's own."""
+        return chat.template_hash(self.tokenizer, chat.OWN_TEMPLATE)
+
+    @cached_property
+    def _cache(self) -> CacheManifest | None:
+        """The feature cache's, None where there is none."""
         folder = self.run.config.data.hidden_states_path
-        cached = CacheManifest.read(Path(folder)) if folder else None
-        return cached.template_kwargs if cached else {}
+        return CacheManifest.read(Path(folder)) if folder else None
+
+    def _cache_settings(self) -> dict[str, Any]:
+        """How the text that drafters were trained on was formatted; {} where that is unknown."""
+        if self._cache is None:
+            return {}
+        return {
+            "chat_template": self._cache.chat_template_hash,
+            "template_kwargs": self._cache.template_kwargs,
+        }
 
     def load_target(self) -> Any:
         """The target, a transformers model."""
@@ -157,7 +176,7 @@ class EvaluationPlan:
             "target_weights": weights_fingerprint(self.target) or self.target,
             "target_layer_ids": list(self.capture.layers),
             "dtype": self.args.dtype,
-            "chat_template": chat.template_hash(self.tokenizer, chat.OWN_TEMPLATE),
+            "chat_template": self.chat_template,
             "template_kwargs": self.template_kwargs,
             "stop_token_ids": list(self.decoding.stop_ids),
             "max_new_tokens": self.decoding.max_new_tokens,
@@ -180,7 +199,10 @@ class EvaluationPlan:
             "dtype": args.dtype,
             "device": self.device,
             "max_new_tokens": args.max_new_tokens,
+            "chat_template": self.chat_template,
             "template_kwargs": self.template_kwargs,
+            "cache": self._cache_settings(),
+            "date": datetime.now(UTC).isoformat(sep=" ", timespec="minutes"),
             "prompts": {s.name: {"source": s.origin, "limit": args.limit} for s in args.prompts},
             "left_out": dict(left_out),
             "checkpoints": {
