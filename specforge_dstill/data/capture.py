@@ -89,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Capture this rank's share; 0 when it is written."""
+    targets.check_device(args.device)
     plan = CapturePlan.of(load_run(args.config, args.overrides, args.mode))
     conversations = read_conversations(args.conversations, limit=args.limit)
     samples, manifest = read_input(args, plan, conversations)
@@ -112,7 +113,9 @@ def run(args: argparse.Namespace) -> int:
         )
     if done is not None:
         left_out = "".join(f"; {count} left out: {why}" for why, count in done.dropped.items())
-        print(f"{folder}: {done.samples} samples, {done.width} wide, {done.dtype}{left_out}")
+        print(
+            f"{folder}: complete, {done.samples} samples, {done.width} wide, {done.dtype}{left_out}"
+        )
     return 0
 
 

@@ -15,6 +15,7 @@ second run does what is not entered. What it finds there:
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from specforge_dstill.data.feature_record import RecordFormat
 from specforge_dstill.data.manifest import SAMPLES, CacheManifest
 from specforge_dstill.data.markers import Marker, MarkerError, claim, marker_name, read_marker
 from specforge_dstill.errors import UserError
+from specforge_dstill.files import remove_quietly, temporary_files, write_atomically
 
 _NAMED_IDS = 20
 
@@ -89,7 +91,11 @@ def capture_samples(
         update(len(indices))
     if not share.writes:
         return None
-    return _finish(folder, manifest, shards_of(len(samples), manifest.shard_size))
+    done = _finish(folder, manifest, shards_of(len(samples), manifest.shard_size))
+    if done is not None and share.world == 1:  # else other ranks may be writing there
+        for leftover in temporary_files(folder):
+            remove_quietly(leftover)
+    return done
 
 
 def shards_of(samples: int, shard_size: int) -> range:
@@ -120,17 +126,36 @@ def _finish(folder: Path, manifest: CacheManifest, shards: range) -> CacheManife
         why = "; ".join(f"{count} with {reason}" for reason, count in dropped.items())
         raise UserError(f"{folder}: no conversation gave a usable sample: {why or 'none given'}")
     ids = {reason: [i for r, i in reasons if r == reason][:_NAMED_IDS] for reason in dropped}
+    listed = jsonl.lines(written)
     done = dataclasses.replace(
         manifest,
         samples=len(written),
         tokens=sum(row["length"] for row in written),
         feature_bytes=sum(row["bytes"] for row in written),
-        samples_sha256=jsonl.write_objects(folder / SAMPLES, written),
+        samples_sha256=hashlib.sha256(listed).hexdigest(),
         dropped=dropped,
         dropped_ids=ids,
     )
+    held = _manifest(folder)
+    if held is not None and held.is_of(done) and _holds(folder / SAMPLES, listed):
+        return held  # a finished cache may lie where nothing can be written
+    write_atomically(folder / SAMPLES, listed)
     done.write(folder)
     return done
+
+
+def _manifest(folder: Path) -> CacheManifest | None:
+    try:
+        return CacheManifest.read(folder)
+    except UserError:
+        return None  # damaged; it is written again
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False
 
 
 def _complete_marker(folder: Path, shard: int) -> Marker | None:

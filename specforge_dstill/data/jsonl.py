@@ -46,9 +46,14 @@ def _parse(path: Path, number: int, raw: bytes) -> dict[str, Any]:
 
 def write_objects(path: Path, objects: Iterable[Mapping[str, Any]]) -> str:
     """Write the objects as one JSON line each, the whole file or nothing. Returns its SHA-256."""
-    content = "".join(line(item) for item in objects).encode()
+    content = lines(objects)
     write_atomically(path, content)
     return hashlib.sha256(content).hexdigest()
+
+
+def lines(objects: Iterable[Mapping[str, Any]]) -> bytes:
+    """What a file of the objects holds."""
+    return "".join(map(line, objects)).encode()
 
 
 def line(item: Mapping[str, Any]) -> str:

@@ -23,19 +23,9 @@ SAMPLES = "samples.jsonl"
 #: Format 1 had no checksums; it can still be trained on.
 FORMAT, WITHOUT_CHECKSUMS = 2, 1
 
-#: Results, or notes that do not decide what the features are.
-_NOT_IDENTITY = (
-    "samples",
-    "tokens",
-    "feature_bytes",
-    "samples_sha256",
-    "dropped",
-    "dropped_ids",
-    "draft_config",
-    "options",
-    "versions",
-    "generation",
-)
+#: Notes that do not decide what the features are.
+_NOTES = ("draft_config", "options", "versions", "generation")
+_RESULTS = ("samples", "tokens", "feature_bytes", "samples_sha256", "dropped", "dropped_ids")
 
 
 @dataclass(frozen=True)
@@ -81,7 +71,12 @@ class CacheManifest:
 
     def identity(self) -> dict[str, Any]:
         """The fields that must agree for a capture to be gone on with, as JSON values."""
-        return {k: v for k, v in self._as_json().items() if k not in _NOT_IDENTITY}
+        return {k: v for k, v in self._as_json().items() if k not in (*_NOTES, *_RESULTS)}
+
+    def is_of(self, other: CacheManifest) -> bool:
+        """Whether both are of the same files; what is only noted may differ."""
+        notes = {name: getattr(self, name) for name in _NOTES}
+        return dataclasses.replace(other, **notes) == self
 
     @property
     def has_checksums(self) -> bool:

@@ -19,14 +19,28 @@ from pathlib import Path
 from typing import Any
 
 from specforge_dstill.checksums import json_sha256
+from specforge_dstill.damage import ASIDE
 from specforge_dstill.data import jsonl
 from specforge_dstill.data.manifest import WITHOUT_CHECKSUMS
 from specforge_dstill.data.settings import differences
 from specforge_dstill.errors import UserError
-from specforge_dstill.files import create_once, json_bytes, make_folder, reading, write_atomically
+from specforge_dstill.files import (
+    create_once,
+    json_bytes,
+    make_folder,
+    reading,
+    remove_quietly,
+    temporary_files,
+    write_atomically,
+)
+from specforge_dstill.trajectory_store.identity import IDENTITY_FILE
 
 IDENTITY = "capture.json"
 MARKERS = "shards"
+#: What a first run makes before it has entered anything, or ``verify --repair`` leaves of it.
+_FOLDERS = (MARKERS, "data")
+#: What names the conversations that are captured.
+_CONVERSATIONS = {"conversations", "conversations_hash", "conversation_count"}
 
 Row = dict[str, Any]
 
@@ -106,8 +120,12 @@ def read_marker(folder: Path, shard: int) -> Marker | None:
 
 def write_marker(folder: Path, shard: int, marker: Marker) -> None:
     """Enter a shard. Errors: ``UserError`` when the file system refuses."""
-    make_folder(folder / MARKERS)
-    write_atomically(folder / marker_name(shard), marker.to_bytes())
+    path = folder / marker_name(shard)
+    make_folder(path.parent)
+    write_atomically(path, marker.to_bytes())
+    for leftover in temporary_files(path.parent):
+        if leftover.name.startswith(f".{path.name}."):  # of a killed writer; others are at work
+            remove_quietly(leftover)
 
 
 def read_identity(folder: Path) -> dict[str, Any] | None:
@@ -149,23 +167,66 @@ def claim(folder: Path, identity: dict[str, Any]) -> str:
 
     Any number of processes may call this at once.
 
-    Errors: ``UserError`` on a folder that holds other features, or cannot be written.
+    Errors: ``UserError`` on a folder that holds anything else, or cannot be written.
     """
     digest = json_sha256(identity)
+    if _is_store(folder):
+        raise UserError(f"{folder}: is a trajectory store; choose another --output for features")
     if not (folder / IDENTITY).exists():
-        if not _entered_by(folder, digest) and any(folder.glob("**/*.ckpt")):
-            raise UserError(
-                f"{folder}: holds features that this command did not make; choose another --output"
-            )
+        _check_vacant(folder, digest)
         make_folder(folder)
         create_once(folder / IDENTITY, identity_bytes(identity))
-    changed = differences(read_identity(folder) or {}, identity)
-    if changed:
-        raise UserError(
-            f"{folder}: holds features made with other settings ({changed}); "
-            "choose another --output"
-        )
+    _check_same(folder, read_identity(folder) or {}, identity)
     return digest
+
+
+def _is_store(folder: Path) -> bool:
+    return (folder / IDENTITY_FILE).is_file() or any(folder.glob("shard-*-of-*.arrow"))
+
+
+def _check_vacant(folder: Path, digest: str) -> None:
+    """Refuse a folder without capture.json that holds what this capture did not make."""
+    if _entered_by(folder, digest) or all(_is_leftover(path) for path in _entries(folder)):
+        return
+    if (folder / IDENTITY).exists():
+        return  # another rank has claimed it since
+    if any(folder.glob("**/*.ckpt")):
+        raise UserError(
+            f"{folder}: holds features that this command did not make; choose another --output"
+        )
+    raise UserError(f"{folder}: is not empty and holds no capture; choose another --output")
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether a capture that was killed or repaired before it entered anything left this."""
+    if path.name == ASIDE:
+        return path.is_dir()
+    if path.name in _FOLDERS:
+        return not any(
+            inner.is_file() and inner not in temporary_files(inner.parent)
+            for inner in path.rglob("*")
+        )
+    return path in temporary_files(path.parent)
+
+
+def _check_same(folder: Path, held: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Refuse to go on with a capture of other settings or conversations."""
+    changed = differences(held, identity)
+    if not changed:
+        return
+    if not differences(held, identity, ignored=_CONVERSATIONS):
+        raise UserError(
+            f"{folder}: holds the features of other conversations "
+            f"({held.get('conversation_count')} then, {identity.get('conversation_count')} now); "
+            "a cache cannot be extended or changed: choose another --output"
+        )
+    raise UserError(
+        f"{folder}: holds features made with other settings ({changed}); choose another --output"
+    )
 
 
 def _entered_by(folder: Path, digest: str) -> bool:

@@ -40,6 +40,7 @@ def load_model(
     """
     from transformers import AutoModelForCausalLM
 
+    check_device(device)
     device = device or default_device()
     chosen: Any = dtype or ("float32" if device == "cpu" else "auto")
     options: dict[str, Any] = {
@@ -50,6 +51,19 @@ def load_model(
         options["attn_implementation"] = attn_implementation
     model = _load("model", AutoModelForCausalLM, target, **options)
     return model.to(device).eval().requires_grad_(False)
+
+
+def check_device(device: str | None) -> None:
+    """UserError for a ``--device`` that this machine does not have."""
+    if device is None:
+        return
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"--device {device}: cannot be used on this machine ({reason(error)}); give another, "
+            f"or leave --device out for {default_device()}"
+        ) from error
 
 
 def default_device() -> str:

@@ -259,7 +259,7 @@ def test_the_verb(
     (tmp_path / "answers.jsonl.settings.json").write_text(json.dumps(settings))
     assert run_verb(run_file, conversations) == 0
     cache = tmp_path / "cache"
-    assert capsys.readouterr().out == f"{cache}: 7 samples, {WIDTH} wide, float32\n"
+    assert capsys.readouterr().out == f"{cache}: complete, 7 samples, {WIDTH} wide, float32\n"
     manifest = CacheManifest.read(cache)
     assert manifest is not None
     assert manifest.target == str(target)
@@ -333,6 +333,17 @@ def test_wrong_modes_are_refused(run_file: Path, conversations: Path, tmp_path: 
     draft.write_text(draft.read_text().replace('"target_layer_ids": [0, 2, 3]', '"a": 1'))
     with pytest.raises(UserError, match="does not define target capture layer ids"):
         run_verb(run_file, conversations)
+
+
+@pytest.mark.parametrize("device", ["cuda:77", "gpu"])
+def test_a_device_that_is_not_there_is_told_first(
+    run_file: Path, conversations: Path, tmp_path: Path, device: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        run_verb(run_file, conversations, "--device", device)
+    assert str(caught.value).startswith(f"--device {device}: cannot be used on this machine (")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_cut_at_max_length_drops(run_file: Path, conversations: Path) -> None:

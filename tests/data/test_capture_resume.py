@@ -21,6 +21,7 @@ from specforge_dstill.data.feature_files import all_finite, load_features
 from specforge_dstill.data.manifest import CacheManifest, read_samples
 from specforge_dstill.data.markers import read_marker
 from specforge_dstill.errors import UserError
+from tests.test_trajectory_store import make_records, make_store
 
 from .caches import KEYS, LAYERS, capture_here, files_of, layout, make_manifest, make_samples
 
@@ -47,7 +48,10 @@ def test_a_second_run_does_what_is_missing(model: Any, tmp_path: Path) -> None:
         capture_here(folder, samples, Counting(extract, stop_after=4))
     assert not (folder / "manifest.json").exists()
     (folder / "data/00001").mkdir(exist_ok=True)
-    (folder / "data/00001/.00000003.ckpt.0123456789abcdef.tmp").write_bytes(b"half")
+    for name in ("data/00001/.00000003.ckpt", "shards/.00001.jsonl", ".capture.json"):
+        path = folder / f"{name}.0123456789abcdef.tmp"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"half")
     written = len(list(folder.rglob("*.ckpt")))
     assert 0 < written < 7
     rest = Counting(extract)
@@ -94,6 +98,67 @@ def test_other_features_in_the_folder_are_refused(model: Any, tmp_path: Path) ->
     (tmp_path / "shards/00000.jsonl").unlink()
     with pytest.raises(UserError, match="holds features that this command did not make"):
         capture_here(tmp_path, samples, extract)
+
+
+def test_a_folder_of_something_else_is_left_as_it_is(model: Any, tmp_path: Path) -> None:
+    extract = TransformersExtractor(model, LAYERS)
+    make_store(tmp_path / "store", make_records(3))
+    unnamed = shutil.copytree(tmp_path / "store", tmp_path / "unnamed")
+    (unnamed / "identity.json").unlink()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    (tmp_path / "texts/data").mkdir(parents=True)
+    (tmp_path / "texts/data/train.jsonl").write_text("{}")
+    before = files_of(tmp_path)
+    for name, said in (
+        ("store", "is a trajectory store; choose another --output for features"),
+        ("unnamed", "is a trajectory store; choose another --output for features"),
+        ("model", "is not empty and holds no capture; choose another --output"),
+        ("texts", "is not empty and holds no capture; choose another --output"),
+    ):
+        with pytest.raises(UserError) as caught:
+            capture_here(tmp_path / name, make_samples([9]), extract)
+        assert str(caught.value) == f"{tmp_path / name}: {said}"
+    assert files_of(tmp_path) == before
+
+
+def test_what_a_killed_first_run_leaves_is_no_obstacle(model: Any, tmp_path: Path) -> None:
+    for name in ("data/00000", "shards"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in (".capture.json", "data/00000/.00000000.ckpt"):
+        (tmp_path / f"{name}.0123456789abcdef.tmp").write_bytes(b"half")
+    assert capture_here(tmp_path, make_samples([9]), TransformersExtractor(model, LAYERS))
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_cache_is_not_extended(model: Any, tmp_path: Path) -> None:
+    extract = TransformersExtractor(model, LAYERS)
+    capture_here(tmp_path, make_samples([9]), extract, manifest=make_manifest())
+    grown = make_manifest(conversation_count=9, conversations_hash="1")
+    before = files_of(tmp_path)
+    with pytest.raises(UserError) as caught:
+        capture_here(tmp_path, make_samples([9, 5]), extract, manifest=grown)
+    assert str(caught.value) == (
+        f"{tmp_path}: holds the features of other conversations (7 then, 9 now); a cache cannot be "
+        "extended or changed: choose another --output"
+    )
+    assert files_of(tmp_path) == before
+
+
+def test_a_finished_cache_that_cannot_be_written(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples, extract = make_samples([9, 5, 17, 6]), TransformersExtractor(model, LAYERS)
+    done = capture_here(tmp_path, samples, extract)
+    before = {path: path.stat().st_ino for path in tmp_path.rglob("*")}
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(files_module, "_written_beside", refuse)
+    noted = make_manifest(options={"batch_tokens": 1}, versions={"torch": "3"})
+    assert capture_here(tmp_path, samples, extract, manifest=noted) == done
+    assert {path: path.stat().st_ino for path in tmp_path.rglob("*")} == before
 
 
 OVERFLOW = {
