@@ -28,7 +28,7 @@ def facts(setting: Setting, folders: Sequence[str]) -> Facts:
         "Chat template": template_text(details.get("template_kwargs", {})),
         "Longest answer": _of(details, "max_new_tokens", "{} tokens"),
         "Prompts": ", ".join(_prompts(setting)),
-        "Computed in": _joined(details, "dtype", "device", threads="{} threads"),
+        "Computed in": _joined(details, "dtype", "device", threads="threads: {}"),
         "Versions": ", ".join(f"{k} {v}" for k, v in details.get("versions", {}).items()),
         "When": ", ".join(_dates(setting)),
         "Results": ", ".join(folders[run] for run in setting.reports),
@@ -138,7 +138,8 @@ def _prompts(setting: Setting) -> Iterator[str]:
 
 def _count(walks: Sequence[Walk]) -> str:
     prompts = len(set(prompt_of([walk.name for walk in walks]).values()))
-    return f"{prompts} prompts" + (f", {len(walks)} turns" if len(walks) > prompts else "")
+    told = f"{prompts} prompt{'s' if prompts != 1 else ''}"
+    return told + (f", {len(walks)} turns" if len(walks) > prompts else "")
 
 
 def _dates(setting: Setting) -> list[str]:

@@ -20,7 +20,7 @@ from specforge_dstill.reporting.main_tables import table_1, table_4
 from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.serving import serving_grids
 from specforge_dstill.reporting.settings import settings_of
-from specforge_dstill.reporting.tables import Page, Picture, Table
+from specforge_dstill.reporting.tables import Number, Page, Picture, Table
 
 
 def make_page(
@@ -73,14 +73,15 @@ def _pictures(
 
 
 def _about_intervals(tables: Sequence[Table]) -> Iterator[str]:
-    if not tables:
+    numbers = [c for t in tables for row in t.rows for c in row if isinstance(c, Number)]
+    if not any(number.estimate.over_prompts for number in numbers):
         return
     yield (
         f"[low, high]: 95 % interval over prompts (percentile bootstrap, {DRAWS:,} resamples, the "
         "same ones for all methods, so that differences and recovery are paired by prompt). It "
         "tells how much other prompts of the same kind would change the number, not other seeds."
     )
-    runs = max(table.runs for table in tables)
+    runs = max(number.estimate.runs for number in numbers)
     if runs > 1:
         yield (
             f"{{low, high}}: 95 % interval over runs (Student's t of up to {runs} runs' numbers). "

@@ -68,12 +68,6 @@ class Table:
     names: int = 1
     notes: tuple[str, ...] = ()
 
-    @property
-    def runs(self) -> int:
-        """The most runs that a number is the mean of."""
-        numbers = [cell for row in self.rows for cell in row if isinstance(cell, Number)]
-        return max((number.estimate.runs for number in numbers), default=1)
-
 
 @dataclass(frozen=True)
 class Picture:

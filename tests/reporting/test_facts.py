@@ -34,13 +34,13 @@ def test_facts_are_told_and_unknown_ones_left_out() -> None:
     (setting,) = settings_of([(0, decoded(0.6, rule="compare", dtype="float32", threads=2))])
     told = dict(facts(setting, ["a"]).values)
     assert told["Temperature"] == "0.6, top_p 0.9, rule compare"
-    assert told["Computed in"] == "float32, 2 threads"
+    assert told["Computed in"] == "float32, threads: 2"
 
 
 def test_turns_are_counted_beside_prompts() -> None:
     walks = {"talk": [Walk("a", (1,)), Walk("a/2", (2,))]}
     (setting,) = settings_of([(0, Report(4, (Score("student", 1, walks),)))])
-    assert dict(facts(setting, ["a"]).values)["Prompts"] == "talk: 1 prompts, 2 turns"
+    assert dict(facts(setting, ["a"]).values)["Prompts"] == "talk: 1 prompt, 2 turns"
 
 
 def test_another_template_than_the_caches_is_warned_of() -> None:

@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from specforge_dstill.errors import UserError
-from specforge_dstill.evaluation.report import Report
+from specforge_dstill.evaluation.replay import Walk
+from specforge_dstill.evaluation.report import Report, Score
 from specforge_dstill.reporting.folders import Results, read_folders
 from specforge_dstill.reporting.html import html
 from specforge_dstill.reporting.markdown import markdown
@@ -95,7 +96,14 @@ def test_markdown_has_the_tables_and_their_intervals() -> None:
 
 
 def test_one_run_is_not_said_to_be_several() -> None:
-    assert "over runs" not in markdown(page(example()))
+    text = markdown(page(example()))
+    assert "over prompts" in text
+    assert "over runs" not in text
+
+
+def test_intervals_are_explained_only_where_there_are_some() -> None:
+    alone = Report(4, (Score("student", 1, {"one": [Walk("a", (1, 2))]}),))
+    assert "interval" not in markdown(page(alone))
 
 
 def test_names_cannot_break_a_table() -> None:

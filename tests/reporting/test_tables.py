@@ -12,7 +12,7 @@ from specforge_dstill.reporting.comparison_tables import PAPERS, comparison_tabl
 from specforge_dstill.reporting.main_tables import table_1, table_4
 from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.settings import settings_of
-from specforge_dstill.reporting.tables import Cell, Number, Table
+from specforge_dstill.reporting.tables import Cell, Number
 from tests.reporting.examples import decoded, example
 
 
@@ -109,9 +109,3 @@ def test_a_difference_is_paired() -> None:
     difference = table.rows[0][3]
     assert isinstance(difference, Number)
     assert difference.intervals == ("[+1.00, +1.00]",)
-
-
-def test_the_most_runs_in_a_table() -> None:
-    (table,) = table_4(quantities(example(), example(seed=1)))
-    assert table.runs == 2
-    assert Table("", ("a",), ()).runs == 1
