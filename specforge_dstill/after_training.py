@@ -25,8 +25,15 @@ def collection_of(run: RunFile, overrides: Sequence[str], *, teacher: str | None
     return load_run(run.path, (*overrides, *last), "dstill_collect")
 
 
-def check_collection(collection: RunFile) -> None:
-    """UserError for what would stop the collection, before the training that it follows."""
+def check_collection(collection: RunFile, *, resumed: bool) -> None:
+    """UserError for what would stop the collection, before the training that it follows.
+
+    The teacher is known by its weights, which do not exist yet: a store that is there already is
+    of another one. Only a training that is gone on with may have ended, and collected, before.
+
+    Args:
+        resumed: the training is gone on with (training.resume_from).
+    """
     from specforge_dstill.modes.shard_callback import shard_callback
     from specforge_dstill.trajectory_store import check_uri
 
@@ -42,7 +49,7 @@ def check_collection(collection: RunFile) -> None:
         )
     check_inputs(collection.config)
     shard_callback(collection.options.collect.on_shard)
-    check_uri(collection.options.trajectories)
+    check_uri(collection.options.trajectories, unused=not resumed)
 
 
 def latest_checkpoint(output_dir: str, run_id: str) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Role = Literal["auto", "all", "producer", "consumer", "both"]
 _RENDEZVOUS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_DRAFTERS = ("model.draft_checkpoint_path", TEACHER_OPTION)
 _FEATURE_SUFFIXES = (".ckpt", ".ckpt.gz")
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -149,7 +150,9 @@ def check_inputs(config: Config, *, teacher: str | None = None) -> None:
         TEACHER_OPTION: teacher,
     }
     for key, value in named.items():
-        if value and _is_local(value) and not Path(value).expanduser().exists():
+        # Drafters on the Hub have an owner; only old names of targets have none.
+        path = value and (_is_local(value) or (key in _DRAFTERS and "/" not in value))
+        if value and path and not Path(value).expanduser().exists():
             raise UserError(f"{key}: {value} does not exist (paths count from {Path.cwd()})")
     resumed = config.training.resume_from
     if resumed and not Path(resumed.removeprefix("file://")).expanduser().exists():

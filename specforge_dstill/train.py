@@ -183,10 +183,13 @@ def _bound(run: RunFile, algorithm: Any, role: str) -> tuple[ResolvedRun, str | 
 def _job(run: RunFile, overrides: Sequence[str], role: str) -> Callable[[ResolvedRun], None]:
     """What one process does once the ranks are joined."""
     if run.mode == "dstill_collect":
+        _check_store(run)
         return partial(_collect, options=run.options)
     if run.mode != "dstill_teacher" or not run.options.collect.after_training:
         return specforge_run
-    check_collection(collection_of(run, overrides))
+    check_collection(
+        collection_of(run, overrides), resumed=run.config.training.resume_from is not None
+    )
 
     def train_and_collect(resolved: ResolvedRun) -> None:
         specforge_run(resolved)
@@ -197,6 +200,14 @@ def _job(run: RunFile, overrides: Sequence[str], role: str) -> Callable[[Resolve
         _collect(bound, options=collection.options)
 
     return train_and_collect
+
+
+def _check_store(run: RunFile) -> None:
+    """UserError for a place that no store can go to, before anything heavy is loaded."""
+    from specforge_dstill.trajectory_store import check_uri
+
+    if not run.options.online:
+        check_uri(run.options.trajectories)
 
 
 def _collect(resolved: ResolvedRun, *, options: DstillOptions) -> None:

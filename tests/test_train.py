@@ -250,6 +250,7 @@ def test_flash_attn_where_it_cannot_be_used(mode: str, dtype: str, part: str) ->
         (["model.draft_model_config=none.json"], "model.draft_model_config"),
         (["model.draft_checkpoint_path=/none"], "model.draft_checkpoint_path"),
         (["model.draft_checkpoint_path=cache/none"], "model.draft_checkpoint_path"),
+        (["model.draft_checkpoint_path=nowhere"], "model.draft_checkpoint_path: nowhere does not"),
         (["training.resume_from=out/a"], "training.resume_from"),
     ],
 )

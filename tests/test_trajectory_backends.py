@@ -11,6 +11,7 @@ import pytest
 from specforge_dstill.errors import UserError
 from specforge_dstill.trajectory_store import (
     TrajectoryStore,
+    check_uri,
     open_store,
     open_writer,
     shard_samples,
@@ -124,3 +125,52 @@ def test_each_finished_shard_is_told_once(tmp_path: Path) -> None:
     assert told == [(path.as_uri(), i, path, True) for i, path in enumerate(paths)]
     write_all(str(tmp_path), on_shard=on_shard)
     assert len(told) == 4
+
+
+# --- places that are not a store's
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("capture.json", "{}"), ("manifest.json", '{"format": 2, "target_layer_ids": [1]}')],
+    ids=["begun", "finished"],
+)
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_feature_cache_is_named_as_one(
+    tmp_path: Path, name: str, content: str, remote: bool
+) -> None:
+    """To read, to write and to begin with; it is left as it was."""
+    uri = f"simplecache::file://{tmp_path}" if remote else str(tmp_path)
+    (tmp_path / name).write_text(content)
+    for call in (open_store, write_all, check_uri):
+        with pytest.raises(UserError) as caught:
+            call(uri)
+        assert str(caught.value) == (
+            f"{uri} is a feature cache; name another folder in dstill.trajectories"
+        )
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_folder_of_other_things_is_not_collected_into(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for call in (write_all, check_uri):
+        with pytest.raises(UserError, match=r"is not empty and holds no .*config.json is in it.;"):
+            call(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_what_is_left_of_a_store_is_gone_on_with(tmp_path: Path) -> None:
+    write_all(str(tmp_path))
+    (tmp_path / "notes.txt").write_text("mine")
+    for name in ("identity.json", "manifest.json"):
+        (tmp_path / name).unlink()
+    check_uri(str(tmp_path))
+    write_all(str(tmp_path))
+    with pytest.raises(UserError, match="holds a trajectory store already"):
+        check_uri(str(tmp_path), unused=True)
+
+
+@pytest.mark.parametrize("uri", ["memory://x", "simplecache::memory://x"])
+def test_the_memory_of_one_process_is_no_place_to_collect_into(uri: str) -> None:
+    with pytest.raises(UserError, match="is the memory of one process"):
+        check_uri(uri)

@@ -411,9 +411,35 @@ def test_what_is_refused_is_not_tried_again(
         raise PermissionError("Access Denied")
 
     network = Network(monkeypatch, "put_file", 1000, refuses)
-    with pytest.raises(UserError, match=r"identity.json cannot be written: Access Denied; check"):
+    line = r"identity.json cannot be reached: Access Denied; set the credentials of memory or check"
+    with pytest.raises(UserError, match=line):
         writer_of(records)
     assert network.calls == 1
+
+
+def test_credentials_that_are_not_there_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class NoCredentialsError(Exception):
+        """As botocore has one, which need not be installed."""
+
+    def refuses(_send: Any, *_: Any) -> None:
+        raise NoCredentialsError("Unable to locate credentials")
+
+    network = Network(monkeypatch, "cat_file", 1000, refuses)
+    with pytest.raises(UserError) as caught:
+        open_store(URI)
+    assert str(caught.value).endswith(
+        "cannot be reached: Unable to locate credentials; set the credentials of memory or check "
+        "the bucket"
+    )
+    assert network.calls == 1
+
+
+def test_what_was_finished_is_no_matter_to_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    Network(monkeypatch, "cat_file", 1000, breaks)
+    with pytest.raises(UserError, match=r"connection reset by peer; run the same command again$"):
+        open_store(URI)
 
 
 # --- opening what is not a store

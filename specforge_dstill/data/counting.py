@@ -95,15 +95,27 @@ def count_prompts(
 
 
 def counts_by_hand(
-    *, samples: int, tokens_per_sample: int, anchors_per_sample: int | None
+    *,
+    samples: int,
+    tokens_per_sample: int,
+    anchors_per_sample: int | None,
+    max_length: int | None = None,
 ) -> Counts:
-    """Counts as given. Without a number of anchors every token but the last starts a block."""
+    """Counts as given. Without a number of anchors every token but the last starts a block.
+
+    Args:
+        max_length: samples are cut there; None where it is not known.
+    """
+    source = f"{samples:,} samples x {tokens_per_sample:,} tokens, given"
+    if max_length is not None and tokens_per_sample > max_length:
+        tokens_per_sample = max_length
+        source += f", cut to data.max_length {max_length:,}"
     per_sample = _drawn(tokens_per_sample - 1, anchors_per_sample)
     return Counts(
         samples=samples,
         tokens=samples * tokens_per_sample,
         blocks=samples * per_sample,
-        source=f"{samples:,} samples x {tokens_per_sample:,} tokens, given",
+        source=source,
     )
 
 

@@ -18,7 +18,7 @@ from specforge_dstill.data.cache_check import check_cache
 from specforge_dstill.data.manifest import config_hash
 from specforge_dstill.errors import UserError
 from specforge_dstill.modes.agreement import agreed
-from specforge_dstill.modes.checkpoints import load_draft_weights
+from specforge_dstill.modes.checkpoints import load_draft_weights, warn_of_other_teacher
 from specforge_dstill.modes.checks import (
     check_options,
     check_top_k,
@@ -45,6 +45,8 @@ def build_drafter(
     its model is then exchanged for a :class:`BlockDrafter` over the same parts.
     """
     check_options(config, options, mode=mode, draft_config=draft_config)
+    if mode == "dstill_collect":
+        warn_of_other_teacher(config.model.draft_checkpoint_path)
     if config.mode == "offline":
         agreed(lambda: _check_features(config, draft, target_config))
     parts = build_dflash_model(config, draft, draft_config, target_config, input_tools)

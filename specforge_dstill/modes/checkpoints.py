@@ -20,7 +20,8 @@ from torch import nn
 
 from specforge_dstill.errors import UserError
 
-FAMILY = ("dflash", "dstill_teacher", "dstill_student")
+TEACHER = "dstill_teacher"
+FAMILY = ("dflash", TEACHER, "dstill_student")
 STATE_FILE = "training_state.pt"
 
 
@@ -75,6 +76,21 @@ def load_draft_weights(draft: nn.Module, source: str, draft_config: Any, model: 
         )
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load draft weights from {source}: {_one_line(error)}") from error
+
+
+def warn_of_other_teacher(source: str) -> None:
+    """Warn when the checkpoint that is to refine was trained by another mode than the teacher's.
+
+    Every drafter of the family has the teacher's shape. A published folder does not tell its mode.
+    """
+    state_file = find_state_file(source)
+    strategy = TEACHER if state_file is None else _strategy_of(state_file)
+    if strategy != TEACHER:
+        warnings.warn(
+            f"{source} was trained by {strategy}, not {TEACHER}: its refinement is what the "
+            "student will learn",
+            stacklevel=2,
+        )
 
 
 def _check_published(source: str, draft_config: Any, model: Any) -> None:

@@ -16,11 +16,12 @@ from specforge_dstill.modes.drafter import BlockDrafter
 
 @dataclass(frozen=True)
 class DraftShape:
-    """What a draft config says of sizes: L target layers of H, blocks of B."""
+    """What a draft config says of sizes: L target layers of H, blocks of B, V tokens."""
 
     layers: int
     hidden: int
     block_size: int
+    vocabulary: int
 
     @classmethod
     def of(cls, config: Any) -> DraftShape:
@@ -30,7 +31,8 @@ class DraftShape:
         layers = method.get("target_layer_ids") or build_target_layer_ids(
             draft.num_target_layers, draft.num_hidden_layers
         )
-        return cls(len(layers), int(draft.hidden_size), int(draft.block_size))
+        sizes = (draft.hidden_size, draft.block_size, draft.vocab_size)
+        return cls(len(layers), *map(int, sizes))
 
 
 def untrained_drafter(config: Any, *, device: str, blocks_per_group: int) -> BlockDrafter:

@@ -17,7 +17,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.maths.anchors import draw_anchors
 from specforge_dstill.modes.assembly import list_samples
 from specforge_dstill.modes.block_step import Sample
-from specforge_dstill.modes.checkpoints import build_draft, weights_hash
+from specforge_dstill.modes.checkpoints import build_draft, warn_of_other_teacher, weights_hash
 from specforge_dstill.modes.checks import check_samples, check_store
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.draws import sample_generator
@@ -135,6 +135,7 @@ def live_teacher(
         draft = build_draft(config.model_copy(update={"model": source}), draft_config)
     except UserError as error:
         raise UserError(f"{TEACHER_OPTION}: {error}") from error
+    warn_of_other_teacher(str(options.student.teacher))
     teacher = BlockDrafter(
         draft.requires_grad_(False),
         lm_head=student.lm_head,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
 from fsspec import available_protocols
+from fsspec.implementations.memory import MemoryFileSystem
 
 from specforge_dstill.errors import UserError, reason
+from specforge_dstill.trajectory_store.folder import read_file
 from specforge_dstill.trajectory_store.identity import StoreIdentity, StorePlan
 from specforge_dstill.trajectory_store.manifest import Manifest
+from specforge_dstill.trajectory_store.place import has_store, refuse_cache, refuse_foreign
 from specforge_dstill.trajectory_store.protocol import TrajectoryReader, TrajectoryWriter
 from specforge_dstill.trajectory_store.reader import TrajectoryStore
 from specforge_dstill.trajectory_store.record import SampleRecord
@@ -97,14 +101,38 @@ def open_writer(
     return writer if on_shard is None else _Telling(writer, on_shard)
 
 
-def check_uri(uri: str) -> None:
-    """UserError unless something here can store under ``uri``, and can reach it where it is ours.
+def check_uri(uri: str, *, unused: bool = False) -> None:
+    """UserError unless a collection can go to ``uri``, as far as can be told beforehand.
 
-    For a start that comes long before the first shard.
+    For a start that comes long before the first shard. Of places that are ours is asked that they
+    can be reached, outlast this process, and hold a store, what is left of one, or nothing.
+
+    Args:
+        unused: refuse a store that is there, too, begun or complete.
     """
     backend = _backend(uri)
+    names: Collection[str]
     if isinstance(backend, _Remote):
-        RemoteFolder.at(uri).sizes()
+        remote = RemoteFolder.at(uri)
+        if isinstance(remote.innermost, MemoryFileSystem):
+            raise UserError(
+                f"{uri} is the memory of one process, and what is collected would end with it; "
+                "name a folder or a storage server in dstill.trajectories"
+            )
+        names, read = remote.sizes(), remote.read
+    elif isinstance(backend, _Folder):
+        folder = Path(_path(uri))
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        read = partial(read_file, folder)
+    else:
+        return
+    refuse_cache(uri, read)
+    refuse_foreign(uri, names)
+    if unused and has_store(names):
+        raise UserError(
+            f"{uri} holds a trajectory store already, which a teacher that is yet to be trained "
+            "cannot have collected; name another folder in dstill.trajectories"
+        )
 
 
 def _backend(uri: str) -> Backend:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from specforge_dstill.errors import UserError
@@ -11,6 +11,7 @@ from specforge_dstill.files import create_once, json_bytes, make_folder, reading
 from specforge_dstill.trajectory_store.identity import IDENTITY_FILE, StorePlan
 from specforge_dstill.trajectory_store.manifest import MANIFEST_FILE, Manifest
 from specforge_dstill.trajectory_store.matching import require_same
+from specforge_dstill.trajectory_store.place import refuse_cache, refuse_foreign
 from specforge_dstill.trajectory_store.sharding import shard_name
 
 COLLECT_AGAIN = "run --mode dstill_collect again"
@@ -18,12 +19,12 @@ COLLECT_AGAIN = "run --mode dstill_collect again"
 
 def read_plan(folder: Path) -> StorePlan | None:
     """What ``identity.json`` says; None when there is none. Errors: ``UserError`` if damaged."""
-    return plan_in(_content(folder, IDENTITY_FILE), folder)
+    return plan_in(read_file(folder, IDENTITY_FILE), folder)
 
 
 def read_manifest(folder: Path) -> Manifest | None:
     """What ``manifest.json`` says; None when there is none. Errors: ``UserError`` if damaged."""
-    return manifest_in(_content(folder, MANIFEST_FILE), folder)
+    return manifest_in(read_file(folder, MANIFEST_FILE), folder)
 
 
 def plan_in(content: bytes | None, where: Path | str) -> StorePlan | None:
@@ -65,13 +66,15 @@ def claim(folder: Path, plan: StorePlan) -> StorePlan:
     Any number of processes may call this at once. Returns the plan that the folder holds, which
     can differ from ``plan`` in library versions only.
 
-    Errors: ``UserError`` naming each setting that differs; or when the folder cannot be written.
+    Errors: ``UserError`` naming each setting that differs; when the folder cannot be written, or
+    holds something else.
     """
     make_folder(folder)
     return claimed(
         folder,
         plan,
-        read=lambda name: _content(folder, name),
+        names=lambda: [path.name for path in folder.iterdir()],
+        read=lambda name: read_file(folder, name),
         create=lambda name, content: create_once(folder / name, content),
     )
 
@@ -80,12 +83,16 @@ def claimed(
     where: Path | str,
     plan: StorePlan,
     *,
+    names: Callable[[], Collection[str]],
     read: Callable[[str], bytes | None],
     create: Callable[[str, bytes], None],
 ) -> StorePlan:
-    """As :func:`claim`, at any place whose small files can be read and created."""
+    """As :func:`claim`, at any place that can be listed and whose small files can be read and
+    created."""
     held = plan_in(read(IDENTITY_FILE), where)
     if held is None:
+        refuse_cache(where, read)
+        refuse_foreign(where, names())
         # An identity file can have been deleted, or damaged.
         manifest = manifest_in(read(MANIFEST_FILE), where)
         held = manifest.plan if manifest else plan
@@ -102,7 +109,8 @@ def absent_shards(folder: Path, plan: StorePlan) -> list[int]:
     return [i for i in range(plan.shards) if shard_name(i, plan.shards) not in present]
 
 
-def _content(folder: Path, name: str) -> bytes | None:
+def read_file(folder: Path, name: str) -> bytes | None:
+    """A small file's content; None when there is none. Errors: ``UserError``."""
     with reading(folder / name):
         try:
             return (folder / name).read_bytes()

@@ -23,6 +23,22 @@ T = TypeVar("T")
 # gateway; the same command can always be run again.
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _FINAL = (FileNotFoundError, PermissionError, NotImplementedError)
+# Their packages may not be here, so they are known by name.
+_NO_CREDENTIALS = {
+    "NoCredentialsError",  # botocore's
+    "PartialCredentialsError",
+    "ProfileNotFound",
+    "CredentialRetrievalError",
+    "TokenRetrievalError",
+    "DefaultCredentialsError",  # google.auth's
+    "RefreshError",
+    "ClientAuthenticationError",  # azure's
+}
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, or gcloud auth application-default login",
+    "hf": "HF_TOKEN, or hf auth login",
+}
 _READ_BYTES = 1 << 22
 
 
@@ -56,6 +72,14 @@ class RemoteFolder:
         except Exception as error:
             raise UserError(f"{uri} cannot be used: {reason(error)}") from error
         return cls(uri.rstrip("/"), fs, root.rstrip("/"))
+
+    @property
+    def innermost(self) -> Any:
+        """The file system that keeps the files, beneath those that only cache it (``a::b://``)."""
+        fs = self.fs
+        while getattr(fs, "fs", None) is not None:
+            fs = fs.fs
+        return fs
 
     def sizes(self) -> dict[str, int]:
         """Name and bytes of every file in the folder, by one listing; empty when it is absent."""
@@ -163,27 +187,38 @@ class RemoteFolder:
         place = f"{self.uri}/{name}" if name else self.uri
         try:
             return retried(action)
-        except _FINAL as error:
-            raise UserError(
-                f"{place} cannot be {done}: {reason(error)}; check its name and your rights to it"
-            ) from error
         except Exception as error:
-            raise UserError(
-                f"{place} cannot be {done}: {reason(error)}; what was finished is kept, "
-                "run the same command again"
-            ) from error
+            if _lacks_rights(error):
+                problem, then = "cannot be reached", f"{self._credentials()} or check the bucket"
+            elif isinstance(error, _FINAL):
+                problem, then = f"cannot be {done}", "check its name and your rights to it"
+            else:
+                problem, then = f"cannot be {done}", "run the same command again"
+                if done == "written":
+                    then = f"what was finished is kept, {then}"
+            raise UserError(f"{place} {problem}: {reason(error)}; {then}") from error
+
+    def _credentials(self) -> str:
+        scheme = self.uri.partition("://")[0].rpartition("::")[2]
+        how = _CREDENTIALS.get(scheme)
+        return f"set the credentials of {scheme}" + (f" ({how})" if how else "")
 
 
 def retried(action: Callable[[], T]) -> T:
     """Run ``action`` until it works, waiting longer and longer; raise its last error.
 
-    What will not pass (no such file, no permission) is raised at once.
+    What will not pass (no such file, no permission, no credentials) is raised at once.
     """
     for delay in DELAYS:
         try:
             return action()
-        except _FINAL:
-            raise
-        except Exception:  # each file system has errors of its own
+        except Exception as error:  # each file system has errors of its own
+            if isinstance(error, _FINAL) or _lacks_rights(error):
+                raise
             time.sleep(delay)
     return action()
+
+
+def _lacks_rights(error: BaseException) -> bool:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, PermissionError) or not names.isdisjoint(_NO_CREDENTIALS)

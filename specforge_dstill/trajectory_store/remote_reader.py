@@ -11,6 +11,7 @@ from specforge_dstill.trajectory_store.cache import copies_folder
 from specforge_dstill.trajectory_store.folder import COLLECT_AGAIN, manifest_in
 from specforge_dstill.trajectory_store.identity import IDENTITY_FILE
 from specforge_dstill.trajectory_store.manifest import MANIFEST_FILE, Manifest
+from specforge_dstill.trajectory_store.place import refuse_cache
 from specforge_dstill.trajectory_store.reader import ShardedStore
 from specforge_dstill.trajectory_store.remote_folder import RemoteFolder
 from specforge_dstill.trajectory_store.samples_file import SAMPLES_FILE, parse_samples
@@ -39,6 +40,7 @@ class RemoteStore(ShardedStore):
         another size, or the storage cannot be reached.
         """
         remote = RemoteFolder.at(uri)
+        refuse_cache(remote.uri, remote.read)
         manifest = manifest_in(remote.read(MANIFEST_FILE), remote.uri)
         sizes = remote.sizes()
         if manifest is None:

@@ -57,7 +57,13 @@ class RemoteWriter:
         make_folder(self._staging)
         for leftover in temporary_files(self._staging):
             remove_quietly(leftover)
-        self.plan = claimed(self.uri, self._own, read=self._remote.read, create=self._remote.write)
+        self.plan = claimed(
+            self.uri,
+            self._own,
+            names=self._remote.sizes,
+            read=self._remote.read,
+            create=self._remote.write,
+        )
         self._notes: dict[str, ShardNote] = {}
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from specforge_dstill.checksums import sha256_of
@@ -25,11 +26,13 @@ from specforge_dstill.files import json_bytes
 from specforge_dstill.trajectory_store.folder import (
     COLLECT_AGAIN,
     absent_shards,
+    read_file,
     read_manifest,
     read_plan,
 )
 from specforge_dstill.trajectory_store.identity import IDENTITY_FILE, StorePlan
 from specforge_dstill.trajectory_store.manifest import MANIFEST_FILE, Manifest, ShardEntry
+from specforge_dstill.trajectory_store.place import refuse_cache
 from specforge_dstill.trajectory_store.samples_file import SAMPLES_FILE
 from specforge_dstill.trajectory_store.shard import Shard, ShardError, open_shard
 from specforge_dstill.trajectory_store.shard_file import CHECKSUM_SUFFIX, written_checksum
@@ -47,6 +50,7 @@ def require_manifest(folder: Path) -> Manifest:
         raise UserError(
             f"there is no trajectory store in {folder}; run --mode dstill_collect first"
         )
+    refuse_cache(folder, partial(read_file, folder))
     manifest = read_manifest(folder)
     if manifest is not None:
         return manifest

@@ -38,6 +38,7 @@ def count(args: argparse.Namespace, settings: Settings) -> Counts:
             samples=args.samples,
             tokens_per_sample=args.tokens_per_sample,
             anchors_per_sample=settings.anchors,
+            max_length=None if settings.run is None else settings.run.config.data.max_length,
         )
     return (_of_conversations if args.conversations is not None else _of_prompts)(args, settings)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from specforge_dstill.data import targets
 from specforge_dstill.data.estimate import SHORT_NAMES, CacheCost, Counts, StoreCost
 from specforge_dstill.errors import UserError
+from specforge_dstill.maths.reveal_schedule import check_steps
 from specforge_dstill.options import DstillOptions
 from specforge_dstill.runfile import DEFAULT_PATH, RunFile, load_run
 
@@ -42,19 +43,19 @@ class Settings:
         options = DstillOptions() if run is None else run.options
         collect = options.collect
         given = (args.layers, args.hidden, args.block_size)
+        defaults: tuple[int | None, ...] = (None, None, None)
+        vocabulary = None
         if run is not None and None in given:
             from specforge_dstill.modes.draft_shape import DraftShape
 
             own = DraftShape.of(run.config)
-            defaults: tuple[int | None, ...] = (own.layers, own.hidden, own.block_size)
-        else:
-            defaults = (None, None, None)
+            defaults, vocabulary = (own.layers, own.hidden, own.block_size), own.vocabulary
         names = ("--layers", "--hidden", "--block-size")
         layers, hidden, block_size = (
             _known(name, one, other)
             for name, one, other in zip(names, given, defaults, strict=True)
         )
-        return cls(
+        found = cls(
             run=run,
             layers=layers,
             hidden=hidden,
@@ -68,6 +69,20 @@ class Settings:
             shard_size=collect.shard_size,
             online=student is not None and student.options.online,
         )
+        found._check(vocabulary)
+        return found
+
+    def _check(self, vocabulary: int | None) -> None:
+        """Refuse what no collection could be run with; ``vocabulary`` is None if not known."""
+        try:
+            check_steps(self.block_size, self.steps)
+        except ValueError as error:
+            raise UserError(f"--block-size and --steps: {error}") from error
+        if vocabulary is not None and self.top_k >= vocabulary:
+            raise UserError(
+                f"--top-k is {self.top_k}, but the vocabulary has only {vocabulary - 1} tokens "
+                f"besides the mask; make it {vocabulary - 1} or less"
+            )
 
     def cache(self, counts: Counts, *, dtype: str | None = None) -> CacheCost:
         """What the features will take, in another ``dtype`` if one is given."""

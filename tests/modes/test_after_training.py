@@ -67,6 +67,8 @@ def test_going_on_with_a_finished_teacher_collects(stages: Stages, tmp_path: Pat
     ("words", "part"),
     [
         (["dstill.trajectories=online"], "dstill.trajectories is online, so there is nothing to"),
+        ([], "traj holds a trajectory store already, which a teacher that is yet to be trained"),
+        (["dstill.trajectories=memory://x"], "memory://x is the memory of one process"),
         (["dstill.trajectories=nowhere://x"], "nothing here stores under nowhere://"),
         (
             ["dstill.collect.on_shard=no.such:thing"],

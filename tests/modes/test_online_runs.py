@@ -114,6 +114,11 @@ def test_an_evaluation_cache_is_taken(stages: Stages, tmp_path: Path) -> None:
         ),
         (
             "dstill_student",
+            ["dstill.student.teacher=nowhere"],
+            ["dstill.student.teacher: nowhere does not exist"],
+        ),
+        (
+            "dstill_student",
             ["dstill.student.teacher=out"],
             ["dstill.student.teacher: no drafter to start from"],
         ),

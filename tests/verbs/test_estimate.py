@@ -203,6 +203,8 @@ def test_no_store_when_trajectories_are_made_online(said: Said, inputs: Inputs) 
         ([*PAPER, "--measure"], "--measure captures some conversations"),
         ([*PAPER[4:], "--conversations", "a.jsonl"], "--conversations needs the target"),
         ([*PAPER, "--capture-tokens-per-second", "0"], "not a number above 0"),
+        ([*PAPER, "--block-size", "1"], "block_size must be at least 2"),
+        ([*PAPER, "--steps", "16"], "--steps: steps must lie in 1..15 for block_size 16"),
         ([*PAPER, "--config", "none.yaml"], "no run file none.yaml"),
     ],
 )
@@ -210,6 +212,22 @@ def test_mistakes_are_one_line(said: Said, words: list[str], message: str) -> No
     lines = [line for line in said(*words, status=2).splitlines() if "error" in line]
     assert len(lines) == 1
     assert message in lines[0]
+
+
+def test_no_more_ids_than_the_vocabulary_has(said: Said, inputs: Inputs) -> None:
+    words = ("--samples", "3", "--tokens-per-sample", "9", "--top-k")
+    assert f"besides the mask; make it {tiny.VOCAB - 1} or less" in said(
+        *words, str(tiny.VOCAB), status=2
+    )
+    assert said(*words, str(tiny.VOCAB - 1))
+
+
+def test_counts_by_hand_are_cut_as_training_cuts(said: Said, inputs: Inputs) -> None:
+    words = ("--samples", "3", "--tokens-per-sample")
+    assert "given, cut to data.max_length 48" in said(*words, "49")
+    cut, whole = (json.loads(said("--json", *words, length)) for length in ("49", "48"))
+    assert cut["cache"] == whole["cache"]
+    assert cut["trajectories"] == whole["trajectories"]
 
 
 def test_hours_in_words() -> None:
