@@ -48,7 +48,9 @@ def check_collection(collection: RunFile, *, resumed: bool) -> None:
             "it by sample, and this run streams its features"
         )
     check_inputs(collection.config)
-    shard_callback(collection.options.collect.on_shard)
+    on_shard = collection.options.collect.on_shard
+    if on_shard is not None:
+        shard_callback(on_shard)
     check_uri(collection.options.trajectories, unused=not resumed)
 
 

@@ -63,7 +63,9 @@ class CollectOptions(Section):
     on_shard: str | None = Field(
         None,
         description="package.module:function, called with uri, index and path (null when the "
-        "file is elsewhere) after each shard is in place; null: none",
+        "file is elsewhere) after each shard is in place, at least once: a call that raised or was "
+        "cut off ends the finished collection with status 2, and the next run makes it again; "
+        "null: none",
     )
     after_training: bool = Field(
         False, description="collect when dstill_teacher ends, in the same job, by its last weights"

@@ -26,7 +26,7 @@ from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.draws import sample_generator
 from specforge_dstill.modes.finished import finished
 from specforge_dstill.modes.refine import Refiner
-from specforge_dstill.modes.shard_callback import shard_callback
+from specforge_dstill.modes.shard_calls import ShardCalls
 from specforge_dstill.options import DstillOptions
 from specforge_dstill.trajectory_store import (
     Manifest,
@@ -34,6 +34,7 @@ from specforge_dstill.trajectory_store import (
     StoreIdentity,
     TrajectoryWriter,
     open_writer,
+    partition,
 )
 
 if TYPE_CHECKING:
@@ -86,10 +87,13 @@ def run_collect(resolved: ResolvedRun, options: DstillOptions) -> None:
     """What ``--mode dstill_collect`` runs, once the ranks are joined."""
     config = resolved.config
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
-    on_shard = shard_callback(options.collect.on_shard)
+    calls = ShardCalls.of(options.collect.on_shard, options.trajectories)
     done = finished(config, options)
     if done is not None:
         _tell("complete already", done, options.trajectories)
+        if rank == 0 and calls is not None:
+            calls.make_up(done.plan.shards)
+            calls.settle()
         return
     bundle = build_model_bundle(config, algorithm=resolved.algorithm)
     drafter = bundle.model.eval()
@@ -103,15 +107,19 @@ def run_collect(resolved: ResolvedRun, options: DstillOptions) -> None:
         sample_ids=list_samples(folder),
         shard_size=options.collect.shard_size,
         logp_dtype=options.collect.logp_dtype,
-        on_shard=on_shard,
     )
-    share = writer.missing(ranks, rank)
+    missing = writer.missing()
+    share = list(partition(missing, ranks, rank))
     # Shares fit together only if every rank has looked before any rank writes.
     distributed.barrier()
-    _write(writer, collector, share, show=rank == 0)
+    _write(writer, collector, share, calls, show=rank == 0)
     if rank == 0:
+        if calls is not None:
+            calls.make_up(writer.plan.shards, besides=missing)
         _await_shards(writer)
         _tell("collected", writer.finish(), writer.uri)
+        if calls is not None:
+            calls.settle()
 
 
 def _tell(what: str, manifest: Manifest, uri: str) -> None:
@@ -147,7 +155,14 @@ def store_identity(config: Any, options: DstillOptions, drafter: BlockDrafter) -
     )
 
 
-def _write(writer: TrajectoryWriter, collector: Collector, share: list[int], *, show: bool) -> None:
+def _write(
+    writer: TrajectoryWriter,
+    collector: Collector,
+    share: list[int],
+    calls: ShardCalls | None,
+    *,
+    show: bool,
+) -> None:
     samples = sum(len(writer.samples_of(index)) for index in share)
     asked = dict.fromkeys(share, 0)
     with Progress("collect", total=samples, enabled=show) as progress:
@@ -159,7 +174,11 @@ def _write(writer: TrajectoryWriter, collector: Collector, share: list[int], *, 
                 progress.advance()
 
         for index in share:
-            writer.write_shard(index, records(index))
+            if calls is not None:
+                calls.owe(index, writer.plan.shards)
+            place = writer.write_shard(index, records(index))
+            if calls is not None:
+                calls.make(index, writer.plan.shards, place)
             # A shard that an earlier run made and could not send asks for no records.
             progress.advance(len(writer.samples_of(index)) - asked[index])
 

@@ -8,7 +8,12 @@ processes; :func:`open_store` reads it through memory maps, by sample id. Nothin
 
 from __future__ import annotations
 
-from specforge_dstill.trajectory_store.backends import OnShard, check_uri, open_store, open_writer
+from specforge_dstill.trajectory_store.backends import (
+    check_uri,
+    open_store,
+    open_writer,
+    small_files,
+)
 from specforge_dstill.trajectory_store.identity import StoreIdentity, StorePlan
 from specforge_dstill.trajectory_store.manifest import Manifest, ShardEntry
 from specforge_dstill.trajectory_store.protocol import TrajectoryReader, TrajectoryWriter
@@ -20,14 +25,15 @@ from specforge_dstill.trajectory_store.sharding import (
     shard_name,
     shard_samples,
 )
+from specforge_dstill.trajectory_store.small_files import SmallFiles
 from specforge_dstill.trajectory_store.verify import verify_store
 from specforge_dstill.trajectory_store.writer import StoreWriter
 
 __all__ = [
     "Manifest",
-    "OnShard",
     "SampleRecord",
     "ShardEntry",
+    "SmallFiles",
     "StoreIdentity",
     "StorePlan",
     "StoreWriter",
@@ -41,5 +47,6 @@ __all__ = [
     "shard_count",
     "shard_name",
     "shard_samples",
+    "small_files",
     "verify_store",
 ]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,30 +11,18 @@ from fsspec import available_protocols
 from fsspec.implementations.memory import MemoryFileSystem
 
 from specforge_dstill.errors import UserError, reason
-from specforge_dstill.trajectory_store.folder import read_file
-from specforge_dstill.trajectory_store.identity import StoreIdentity, StorePlan
-from specforge_dstill.trajectory_store.manifest import Manifest
+from specforge_dstill.trajectory_store.identity import StoreIdentity
 from specforge_dstill.trajectory_store.place import has_store, refuse_cache, refuse_foreign
 from specforge_dstill.trajectory_store.protocol import TrajectoryReader, TrajectoryWriter
 from specforge_dstill.trajectory_store.reader import TrajectoryStore
-from specforge_dstill.trajectory_store.record import SampleRecord
 from specforge_dstill.trajectory_store.remote_folder import RemoteFolder
 from specforge_dstill.trajectory_store.remote_reader import RemoteStore
 from specforge_dstill.trajectory_store.remote_writer import RemoteWriter
+from specforge_dstill.trajectory_store.small_files import LocalFiles, SmallFiles
 from specforge_dstill.trajectory_store.writer import StoreWriter
 
 ENTRY_POINTS = "specforge_dstill.trajectory_stores"
 _LOCAL_SCHEMES = ("file", "local")
-
-
-class OnShard(Protocol):
-    """Called with each finished shard, after it is in place.
-
-    ``uri`` names the shard, ``index`` counts from 0, ``path`` is its file where that is on this
-    machine, else None.
-    """
-
-    def __call__(self, *, uri: str, index: int, path: Path | None) -> object: ...
 
 
 class Backend(Protocol):
@@ -76,7 +62,6 @@ def open_writer(
     sample_ids: Sequence[str],
     shard_size: int,
     logp_dtype: str,
-    on_shard: OnShard | None = None,
 ) -> TrajectoryWriter:
     """Begin a store, or go on with one.
 
@@ -86,19 +71,17 @@ def open_writer(
         sample_ids: every sample of the store, in order, each once.
         shard_size: samples a shard.
         logp_dtype: "float16" or "float32" on disk.
-        on_shard: called by the process that wrote it, once for each shard.
 
     Errors: ``UserError`` when a store made with other settings is there, none can be written, or
     nothing here knows the scheme.
     """
-    writer = _backend(uri).open_writer(
+    return _backend(uri).open_writer(
         uri,
         identity=identity,
         sample_ids=sample_ids,
         shard_size=shard_size,
         logp_dtype=logp_dtype,
     )
-    return writer if on_shard is None else _Telling(writer, on_shard)
 
 
 def check_uri(uri: str, *, unused: bool = False) -> None:
@@ -110,29 +93,30 @@ def check_uri(uri: str, *, unused: bool = False) -> None:
     Args:
         unused: refuse a store that is there, too, begun or complete.
     """
-    backend = _backend(uri)
-    names: Collection[str]
-    if isinstance(backend, _Remote):
-        remote = RemoteFolder.at(uri)
-        if isinstance(remote.innermost, MemoryFileSystem):
-            raise UserError(
-                f"{uri} is the memory of one process, and what is collected would end with it; "
-                "name a folder or a storage server in dstill.trajectories"
-            )
-        names, read = remote.sizes(), remote.read
-    elif isinstance(backend, _Folder):
-        folder = Path(_path(uri))
-        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        read = partial(read_file, folder)
-    else:
+    files = small_files(uri)
+    if files is None:
         return
-    refuse_cache(uri, read)
+    if isinstance(files, RemoteFolder) and isinstance(files.innermost, MemoryFileSystem):
+        raise UserError(
+            f"{uri} is the memory of one process, and what is collected would end with it; "
+            "name a folder or a storage server in dstill.trajectories"
+        )
+    names = files.names()
+    refuse_cache(uri, files.read)
     refuse_foreign(uri, names)
     if unused and has_store(names):
         raise UserError(
             f"{uri} holds a trajectory store already, which a teacher that is yet to be trained "
             "cannot have collected; name another folder in dstill.trajectories"
         )
+
+
+def small_files(uri: str) -> SmallFiles | None:
+    """The files of the store's folder at ``uri``; None where another package keeps stores."""
+    backend = _backend(uri)
+    if isinstance(backend, _Remote):
+        return RemoteFolder.at(uri)
+    return LocalFiles(Path(_path(uri))) if isinstance(backend, _Folder) else None
 
 
 def _backend(uri: str) -> Backend:
@@ -178,36 +162,3 @@ class _Remote:
 
 def _path(uri: str) -> str:
     return uri.rpartition("://")[2]
-
-
-@dataclass(frozen=True)
-class _Telling:
-    """A writer that calls ``on_shard`` after each shard."""
-
-    writer: TrajectoryWriter
-    on_shard: OnShard
-
-    @property
-    def uri(self) -> str:
-        return self.writer.uri
-
-    @property
-    def plan(self) -> StorePlan:
-        return self.writer.plan
-
-    def missing(self, ranks: int = 1, rank: int = 0) -> list[int]:
-        return self.writer.missing(ranks, rank)
-
-    def samples_of(self, index: int) -> Sequence[str]:
-        return self.writer.samples_of(index)
-
-    def write_shard(self, index: int, records: Iterable[SampleRecord]) -> Path | str:
-        place = self.writer.write_shard(index, records)
-        if isinstance(place, Path):
-            self.on_shard(uri=place.absolute().as_uri(), index=index, path=place)
-        else:
-            self.on_shard(uri=place, index=index, path=None)
-        return place
-
-    def finish(self) -> Manifest:
-        return self.writer.finish()

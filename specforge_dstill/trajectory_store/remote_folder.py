@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Sequence
@@ -98,6 +99,23 @@ class RemoteFolder:
 
         return self._tried("listed", "", listing)
 
+    def names(self) -> list[str]:
+        """Of every file in the folder."""
+        return list(self.sizes())
+
+    def place(self, name: str) -> str:
+        """A file's URI."""
+        return f"{self.uri}/{name}"
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+
+        def gone() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.rm_file(self._key(name))
+
+        self._tried("removed", name, gone)
+
     def read(self, name: str) -> bytes | None:
         """A small file's content; None when there is none."""
 
@@ -145,7 +163,7 @@ class RemoteFolder:
                 raise OSError("what arrived does not match its checksum")
 
         self._tried("written", name, put)
-        return f"{self.uri}/{name}"
+        return self.place(name)
 
     def write(self, name: str, content: bytes) -> None:
         """Put a file of this content in the folder, as :meth:`upload` does."""

@@ -38,6 +38,7 @@ from specforge_dstill.trajectory_store.shard import Shard, ShardError, open_shar
 from specforge_dstill.trajectory_store.shard_file import CHECKSUM_SUFFIX, written_checksum
 from specforge_dstill.trajectory_store.sharding import shard_name
 
+_NOT_THERE = f"is not there; {COLLECT_AGAIN}, which writes it and makes no shard anew"
 _NO_CHECKSUM = "does not match its own checksum"
 
 
@@ -125,6 +126,8 @@ def _listed_check(folder: Path, entry: ShardEntry) -> Check:
 def _samples_damage(folder: Path, manifest: Manifest) -> Damage | None:
     try:
         checksum = sha256_of(folder / SAMPLES_FILE)
+    except FileNotFoundError:
+        return Damage(SAMPLES_FILE, _NOT_THERE)
     except OSError as error:
         return Damage(SAMPLES_FILE, f"unreadable ({error.strerror})")
     same = checksum == manifest.plan.samples_hash
@@ -134,6 +137,8 @@ def _samples_damage(folder: Path, manifest: Manifest) -> Damage | None:
 def _identity_damage(folder: Path, manifest: Manifest) -> Damage | None:
     try:
         content = (folder / IDENTITY_FILE).read_bytes()
+    except FileNotFoundError:
+        return Damage(IDENTITY_FILE, _NOT_THERE)
     except OSError as error:
         return Damage(IDENTITY_FILE, f"unreadable ({error.strerror})")
     same = content == json_bytes(manifest.plan.to_json())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -119,11 +120,14 @@ def test_a_complete_store_is_told_at_once(
 
 @pytest.mark.parametrize("name", ["identity.json", "samples.txt", "manifest.json"])
 def test_a_small_file_that_is_gone_is_written_again(
-    stages: Stages, tmp_path: Path, name: str
+    stages: Stages, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """As ``verify`` says of it."""
     folder = stages.copy_to(tmp_path)
     whole = store_bytes(folder / "traj")
     (folder / "traj" / name).unlink()
+    verb(["verify", str(folder / "traj")])
+    assert "run --mode dstill_collect again" in capsys.readouterr().out
     assert train(folder, "dstill_collect").status == 0
     assert store_bytes(folder / "traj") == whole
 
@@ -147,7 +151,10 @@ def ship(*, uri, index, path):
         print(uri, index, path, path.exists(), file=file)
 
 def lose(*, uri, index, path):
-    raise OSError(f"no room for {index}")
+    if index != 1 and not told.with_name("room").exists():
+        raise OSError(f"no room for {index}")
+    with told.open("a") as file:
+        print(index, file=file)
 
 nothing = None
 """
@@ -174,17 +181,68 @@ def test_a_function_hears_of_each_finished_shard(
     assert callback.read_text() == f"{path.as_uri()} 1 traj/{names[1]} True\n"
 
 
-def test_what_the_function_raises_is_a_line_and_loses_nothing(
+def test_what_the_function_raises_loses_nothing_and_is_made_up(
     stages: Stages, tmp_path: Path, callback: Path
 ) -> None:
+    """Called again by the next run, for those shards alone, until it succeeds."""
     folder = stages.copy_to(tmp_path)
     words = ("dstill.collect.on_shard=shipping:lose", "dstill.trajectories=new")
+    whole = store_bytes(stages.folder / "traj")
+    for done in ("collected", "complete already"):
+        outcome = train(folder, "dstill_collect", *words)
+        assert outcome.status == 2
+        assert f"trajectories {done}: 72 blocks" in outcome.out
+        *lines, last = [line for line in outcome.err.splitlines() if "shipping:lose" in line]
+        assert [line.rpartition(": OSError: ")[2] for line in lines] == [
+            f"no room for {index}; the shard is in place" for index in (0, 2)
+        ]
+        assert "failed for 2 of the shards (first: shard-00000-of-00003.arrow: OSError:" in last
+        kept = store_bytes(folder / "new")
+        assert {name: kept.get(name) for name in whole} == whole
+    callback.with_name("room").touch()
     outcome = train(folder, "dstill_collect", *words)
-    assert outcome.status == 0
-    lines = [line for line in outcome.err.splitlines() if "shipping:lose" in line]
-    assert len(lines) == 3
-    assert lines[2].endswith("-00003.arrow: OSError: no room for 2; the shard is in place")
-    assert store_bytes(folder / "new") == store_bytes(stages.folder / "traj")
+    assert outcome.status == 0, outcome.err
+    assert callback.read_text() == "1\n0\n2\n"
+    assert store_bytes(folder / "new") == whole
+
+
+def test_a_call_that_was_cut_off_is_made_by_the_next_run(
+    stages: Stages, tmp_path: Path, callback: Path
+) -> None:
+    """As when the job was killed between a shard and its call, with other shards to be made."""
+    folder = stages.copy_to(tmp_path)
+    whole = store_bytes(folder / "traj")
+    (folder / "traj/manifest.json").unlink()
+    (folder / "traj/shard-00002-of-00003.arrow").unlink()
+    for index in (1, 2):
+        (folder / f"traj/shard-{index:05d}-of-00003.arrow.owed").write_text("waiting\n")
+    callback.with_name("room").touch()
+    outcome = train(folder, "dstill_collect", "dstill.collect.on_shard=shipping:lose")
+    assert outcome.status == 0, outcome.err
+    assert callback.read_text() == "2\n1\n"
+    assert store_bytes(folder / "traj") == whole
+
+
+def test_a_place_that_is_not_a_stores_is_refused_at_once(stages: Stages, tmp_path: Path) -> None:
+    """Before the model is built, and by the student, too."""
+    folder = stages.copy_to(tmp_path)
+    cache = f"dstill.trajectories={stages.inputs / 'cache'}"
+    assert "is not empty and holds no trajectory" in train(folder, "dstill_collect", cache).error
+    assert (
+        "memory of one process"
+        in train(folder, "dstill_collect", "dstill.trajectories=memory://x").error
+    )
+
+
+def test_a_teacher_of_another_mode_is_warned_of(stages: Stages, tmp_path: Path) -> None:
+    folder = stages.copy_to(tmp_path)
+    student = stages.folder / "out/student"
+    words = (f"model.draft_checkpoint_path={student}", "dstill.trajectories=new")
+    with pytest.warns(UserWarning, match="was trained by dstill_student, not dstill_teacher: its"):
+        assert train(folder, "dstill_collect", *words).status == 0
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*was trained by")
+        assert train(folder, "dstill_collect", "dstill.trajectories=again").status == 0
 
 
 @pytest.mark.parametrize(

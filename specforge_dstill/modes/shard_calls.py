@@ -1,0 +1,120 @@
+"""The calls of ``dstill.collect.on_shard``: at least one for each shard that a run finishes.
+
+Before a shard is in place a small file beside it says that its call is owed. A call that succeeds
+removes the file, one that fails is noted in it, and the next run with the option makes it again:
+so does one whose process was killed in between. A store of another package has no place for such
+files: there a call is made once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specforge_dstill.errors import UserError, reason
+from specforge_dstill.modes.shard_callback import OPTION, OnShard, shard_callback
+from specforge_dstill.trajectory_store import SmallFiles, shard_name, small_files
+
+_SUFFIX = ".owed"
+_WAITING = b"waiting\n"
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class ShardCalls:
+    """Calls ``function`` for the shards of one store.
+
+    Attributes:
+        name: of the function, as the user gave it.
+        files: beside the shards; None where there is no place for ours.
+        failed: what this process's calls raised, by shard.
+    """
+
+    name: str
+    function: OnShard
+    uri: str
+    files: SmallFiles | None
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str | None, uri: str) -> ShardCalls | None:
+        """None where no function is named. Errors: ``UserError`` when there is no such function."""
+        if name is None:
+            return None
+        return cls(name, shard_callback(name), uri, small_files(uri))
+
+    def owe(self, index: int, shards: int) -> None:
+        """Note that shard ``index`` is about to be in place, uncalled for."""
+        self._note(shard_name(index, shards), _WAITING)
+
+    def make(self, index: int, shards: int, place: Path | str) -> None:
+        """Call the function; what it raises is one line, and the collection goes on."""
+        shard = shard_name(index, shards)
+        path = place if isinstance(place, Path) else None
+        uri = str(place) if path is None else path.absolute().as_uri()
+        try:
+            self.function(uri=uri, index=index, path=path)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {reason(error)}"
+            self.failed[shard] = problem
+            self._note(shard, problem.encode())
+            print(
+                f"specforge-dstill: warning: {OPTION}: {self.name} failed for {uri}: {problem}; "
+                "the shard is in place",
+                file=sys.stderr,
+                flush=True,
+            )
+        else:
+            self.failed.pop(shard, None)
+            if self.files is not None:
+                self.files.remove(shard + _SUFFIX)
+
+    def make_up(self, shards: int, *, besides: Collection[int] = ()) -> None:
+        """Make the calls that earlier runs owe.
+
+        Args:
+            besides: shards that this run makes, which are called for when they are in place.
+        """
+        owed = self._owed()
+        for index in range(shards):
+            name = shard_name(index, shards)
+            if self.files is not None and name in owed and index not in besides:
+                self.make(index, shards, self.files.place(name))
+
+    def settle(self) -> None:
+        """Wait for the calls of other ranks, once every shard is there.
+
+        Errors: ``UserError`` that counts the calls that failed, of any rank, and names the first.
+        """
+        owed = self._owed()
+        while _WAITING in owed.values():
+            time.sleep(_POLL_SECONDS)
+            owed = self._owed()
+        failed = self.failed | {name: problem.decode() for name, problem in owed.items()}
+        if not failed:
+            return
+        first = min(failed)
+        again = (
+            "run the same command again to call it for these once more"
+            if self.files is not None
+            else "it is not called again for these"
+        )
+        raise UserError(
+            f"{OPTION}: {self.name} failed for {len(failed)} of the shards (first: {first}: "
+            f"{failed[first]}); the trajectories in {self.uri} are complete; {again}"
+        )
+
+    def _note(self, shard: str, content: bytes) -> None:
+        if self.files is not None:
+            self.files.write(shard + _SUFFIX, content)
+
+    def _owed(self) -> dict[str, bytes]:
+        """What is noted of calls that have not succeeded, by shard."""
+        if self.files is None:
+            return {}
+        names = [name for name in self.files.names() if name.endswith(_SUFFIX)]
+        found = {name.removesuffix(_SUFFIX): self.files.read(name) for name in names}
+        return {name: content for name, content in found.items() if content is not None}
