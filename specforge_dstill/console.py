@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from specforge_dstill.errors import UserError
+from specforge_dstill.stopping import Stopped, unwinding_on_signals
 
-DONE, USER_MISTAKE = 0, 2
+DONE, FAILED, USER_MISTAKE = 0, 1, 2
 _INTERRUPTED = 130
 _NO_READER = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
 # Ranks mostly share a mistake. The first of a node names it; torchrun then stops the others, well
@@ -35,12 +36,22 @@ def say(message: str) -> None:
 
 
 class ReportedError(Exception):
-    """A UserError that :func:`report` has printed already."""
+    """An error that :func:`report` has printed already, and the status to exit with."""
+
+    def __init__(self, status: int = USER_MISTAKE) -> None:
+        super().__init__(status)
+        self.status = status
 
 
-def report(error: UserError) -> None:
-    """A mistake as one line on stderr; ranks that share it leave that to the first of a node."""
-    if os.environ.get("LOCAL_RANK", "0") != "0":
+def report(error: UserError, *, bystander: bool = False) -> None:
+    """A mistake as one line on stderr; ranks that share it leave that to the first of a node.
+
+    Args:
+        bystander: this rank fails for another's sake, which is given the time to tell why.
+    """
+    if bystander:
+        time.sleep(2 * _OTHER_RANKS_WAIT_S)
+    elif os.environ.get("LOCAL_RANK", "0") != "0":
         time.sleep(_OTHER_RANKS_WAIT_S)
     print(f"specforge-dstill: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
 
@@ -48,10 +59,12 @@ def report(error: UserError) -> None:
 def exit_status(command: Callable[[], int]) -> int:
     """Run a command; a UserError becomes one line on stderr and status 2.
 
-    When the reader of its output has gone (``| head``) it ends without a word, as others do.
+    So does a signal that ends it, with status 128 + signal. When the reader of its output has
+    gone (``| head``) it ends without a word, as others do.
     """
     try:
-        status = command()
+        with unwinding_on_signals():
+            status = command()
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -60,8 +73,11 @@ def exit_status(command: Callable[[], int]) -> int:
     except UserError as error:
         report(error)
         return USER_MISTAKE
-    except ReportedError:
-        return USER_MISTAKE
+    except ReportedError as reported:
+        return reported.status
+    except Stopped as stopped:
+        say(str(stopped))
+        return stopped.exit_status
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise

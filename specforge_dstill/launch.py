@@ -7,19 +7,19 @@ a registry, so the loop is written here against its public parts.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
 
-from specforge_dstill.console import ReportedError, report
+from specforge_dstill.console import FAILED, ReportedError, report, say
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import make_folder
 from specforge_dstill.mode_names import DSTILL_MODES
 from specforge_dstill.options import TEACHER_OPTION
+from specforge_dstill.stopping import ending_though_stuck
 
 if TYPE_CHECKING:
     from specforge.application import ResolvedRun
@@ -28,39 +28,13 @@ if TYPE_CHECKING:
 Role = Literal["auto", "all", "producer", "consumer", "both"]
 _RENDEZVOUS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _DRAFTERS = ("model.draft_checkpoint_path", TEACHER_OPTION)
+# In what gloo and NCCL say of a collective that another rank has left.
+_SIGNS_OF_A_LOST_RANK = ("gloo/transport", "ncclRemoteError")
+_LOST_RANK = (
+    "another rank of this run has ended, so this one cannot go on; what was finished stays, run "
+    "the same command again"
+)
 _FEATURE_SUFFIXES = (".ckpt", ".ckpt.gz")
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Stopped(BaseException):
-    """A signal asked this process to end; raised so that cleanup runs on the way out."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signum)
-        self.exit_status = 128 + signum
-
-
-@contextmanager
-def unwinding_on_signals() -> Iterator[None]:
-    """Turn the first INT, TERM or HUP into `Stopped`; later ones wait until cleanup is over."""
-    previous: dict[int, Any] = {}
-
-    def unwind(signum: int, _frame: FrameType | None) -> None:
-        for installed in previous:
-            signal.signal(installed, signal.SIG_IGN)
-        raise Stopped(signum)
-
-    # Off the main thread Python installs no handlers: the caller's own stay in force.
-    with suppress(ValueError):
-        for signum in _STOP_SIGNALS:
-            # Under nohup a hang-up is ignored, and stays so.
-            if signal.getsignal(signum) is not signal.SIG_IGN:
-                previous[signum] = signal.signal(signum, unwind)
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -182,35 +156,24 @@ def run_worker(
     resolved: ResolvedRun,
     environment: Mapping[str, str | None],
     run: Callable[[ResolvedRun], object],
-) -> int:
+) -> None:
     """Train, or what else ``run`` does, in this process, as one rank.
 
     Args:
         resolved: the config of this process's role, bound to its mode.
         environment: what the launch plan sets, and with None unsets, for this process.
         run: what to do once the ranks are joined.
-
-    Returns:
-        0, or 128 + the signal that ended it early.
     """
     for name, value in environment.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    os.environ["FSDP_SHARDING"] = resolved.config.training.fsdp_sharding
-    try:
-        with unwinding_on_signals():
-            _seeded(resolved, run)
-    except Stopped as stopped:
-        return stopped.exit_status
-    return 0
+    training = resolved.config.training
+    os.environ["FSDP_SHARDING"] = training.fsdp_sharding
 
-
-def _seeded(resolved: ResolvedRun, run: Callable[[ResolvedRun], object]) -> None:
     from accelerate.utils import set_seed
 
-    training = resolved.config.training
     set_seed(training.seed)
     if training.role == "producer":
         # It only publishes features: no process group, no device.
@@ -222,20 +185,26 @@ def _seeded(resolved: ResolvedRun, run: Callable[[ResolvedRun], object]) -> None
     _complete_rendezvous(os.environ)
     with refusals(every_value_error=True):
         resolved.config.validate_world_size(int(os.environ["WORLD_SIZE"]))
-    init_distributed(
-        timeout=training.dist_timeout,
-        tp_size=training.tp_size,
-        sp_ulysses_size=training.sp_ulysses_size,
-        sp_ring_size=training.sp_ring_size,
-    )
-    try:
-        run(resolved)
-    except UserError as error:
-        # Once this rank leaves the group the others fail, and torchrun stops this one too.
-        report(error)
-        raise ReportedError from error
-    finally:
-        destroy_distributed()
+    with ending_though_stuck(say):
+        init_distributed(
+            timeout=training.dist_timeout,
+            tp_size=training.tp_size,
+            sp_ulysses_size=training.sp_ulysses_size,
+            sp_ring_size=training.sp_ring_size,
+        )
+        try:
+            run(resolved)
+        except UserError as error:
+            # Once this rank leaves the group the others fail, and torchrun stops this one too.
+            report(error)
+            raise ReportedError from error
+        except RuntimeError as error:
+            if not any(sign in str(error) for sign in _SIGNS_OF_A_LOST_RANK):
+                raise
+            report(UserError(_LOST_RANK), bystander=True)
+            raise ReportedError(FAILED) from error
+        finally:
+            destroy_distributed()
 
 
 def specforge_run(resolved: ResolvedRun) -> None:

@@ -161,7 +161,8 @@ def _work(run: RunFile, overrides: Sequence[str], algorithm: Any, plan: LaunchPl
     resolved, note = _bound(run, algorithm, plan.role)
     for line in filter(None, (note, run.note)):
         say(line)
-    return run_worker(resolved, plan.worker_env, _job(run, overrides, plan.role))
+    run_worker(resolved, plan.worker_env, _job(run, overrides, plan.role))
+    return DONE
 
 
 def _bound(run: RunFile, algorithm: Any, role: str) -> tuple[ResolvedRun, str | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +15,11 @@ import yaml
 from specforge_dstill.console import say
 from specforge_dstill.errors import UserError
 from specforge_dstill.launch import (
-    Stopped,
     check_inputs,
     check_outputs,
     follow_torchrun,
     for_role,
     refusals,
-    unwinding_on_signals,
 )
 from specforge_dstill.machine import check_attention, fit_to_machine
 from specforge_dstill.mode_names import ALL_MODES, DSTILL_MODES, SPECFORGE_MODES
@@ -368,29 +365,3 @@ def test_help_names_every_mode(capsys: pytest.CaptureFixture[str], mode: str) ->
         main(["--help"])
     assert done.value.code == 0
     assert mode in capsys.readouterr().out
-
-
-def test_a_signal_unwinds_and_handlers_come_back() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    cleaned = []
-
-    def work() -> None:
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        finally:
-            cleaned.append(True)
-
-    with pytest.raises(Stopped) as stopped, unwinding_on_signals():
-        work()
-    assert stopped.value.exit_status == 128 + signal.SIGTERM
-    assert cleaned
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_an_ignored_hang_up_stays_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with unwinding_on_signals():
-            signal.raise_signal(signal.SIGHUP)
-    finally:
-        signal.signal(signal.SIGHUP, before)

@@ -18,6 +18,7 @@ from torch import distributed
 
 from specforge_dstill.data.feature_files import load_features, require_finite
 from specforge_dstill.data.progress import Progress
+from specforge_dstill.errors import UserError
 from specforge_dstill.maths.anchors import draw_anchors
 from specforge_dstill.modes.assembly import list_samples
 from specforge_dstill.modes.block_step import Sample
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from specforge.application import ResolvedRun
 
 # Between two looks for the other ranks' shards: a look lists the whole store.
-POLL_SECONDS = (0.5, 10.0)
+POLL_SECONDS = (0.05, 10.0)
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def run_collect(resolved: ResolvedRun, options: DstillOptions) -> None:
     if rank == 0:
         if calls is not None:
             calls.make_up(writer.plan.shards, besides=missing)
-        _await_shards(writer)
+        _await_shards(writer, patience_s=60 * config.training.dist_timeout)
         _tell("collected", writer.finish(), writer.uri)
         if calls is not None:
             calls.settle()
@@ -183,12 +184,23 @@ def _write(
             progress.advance(len(writer.samples_of(index)) - asked[index])
 
 
-def _await_shards(writer: TrajectoryWriter) -> None:
-    """Wait for the other ranks' files rather than in a collective, which would time out.
+def _await_shards(writer: TrajectoryWriter, *, patience_s: float) -> None:
+    """Wait for the other ranks' files, for as long as new ones keep coming.
 
-    If a rank dies its launcher ends this one too.
+    Not in a collective: a rank with much left to do would run into its timeout. If a rank dies
+    its launcher ends this one too; where there is none, patience does.
     """
     wait, longest = POLL_SECONDS
-    while writer.missing():
+    missing, since = writer.missing(), time.monotonic()
+    while missing:
+        if time.monotonic() - since > patience_s:
+            raise UserError(
+                f"no rank has finished a shard for {patience_s / 60:g} minutes "
+                f"(training.dist_timeout), and {len(missing)} of {writer.plan.shards} are missing: "
+                "a rank has died or hangs; what was finished stays, run the same command again"
+            )
         time.sleep(wait)
         wait = min(1.5 * wait, longest)
+        before, missing = missing, writer.missing()
+        if len(missing) < len(before):
+            since = time.monotonic()

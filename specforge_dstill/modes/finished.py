@@ -10,9 +10,10 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.modes.assembly import list_samples, resolve_draft
 from specforge_dstill.modes.checkpoints import build_draft, weights_hash
 from specforge_dstill.options import DstillOptions
-from specforge_dstill.trajectory_store import Manifest, open_store
+from specforge_dstill.trajectory_store import Manifest, TrajectoryStore, open_store
 from specforge_dstill.trajectory_store.identity import samples_hash
 from specforge_dstill.trajectory_store.reader import ShardedStore
+from specforge_dstill.trajectory_store.writer import remove_leftovers
 
 
 def finished(config: Any, options: DstillOptions) -> Manifest | None:
@@ -36,6 +37,9 @@ def _look(config: Any, options: DstillOptions) -> Manifest | None:
         store.check(teacher_hash=weights_hash(draft), block_size=int(draft.block_size))
     except UserError:
         return None
+    if isinstance(store, TrajectoryStore):
+        # A run that was killed between the manifest and its last words left them.
+        remove_leftovers(store.folder)
     return store.manifest
 
 

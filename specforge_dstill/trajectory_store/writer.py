@@ -130,8 +130,7 @@ class StoreWriter:
         manifest = Manifest(plan=self.plan, shards=tuple(entries), versions=tuple(versions))
         self._list_samples()
         manifest.write(self.folder)
-        for leftover in (*temporary_files(self.folder), *self.folder.glob(f"*{CHECKSUM_SUFFIX}")):
-            remove_quietly(leftover)
+        remove_leftovers(self.folder)
         return manifest
 
     def _whole(self) -> dict[int, _Seen]:
@@ -181,6 +180,13 @@ class StoreWriter:
         path = self.folder / SAMPLES_FILE
         if not path.exists() or sha256_of(path) != self.plan.samples_hash:
             write_atomically(path, samples_bytes(self.sample_ids))
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a complete store does not need: killed writers' files, and checksums that the
+    manifest holds by now."""
+    for leftover in (*temporary_files(folder), *folder.glob(f"*{CHECKSUM_SUFFIX}")):
+        remove_quietly(leftover)
 
 
 @dataclass(frozen=True)

@@ -167,10 +167,15 @@ def commands_on_two_ranks(folder: Path, commands: dict[str, list[str]]) -> Outco
         "    print(f'end {name}', flush=True)\n"
         "json.dump(statuses, open('rank' + os.environ['RANK'] + '.json', 'w'))\n"
     )
+    return on_torchrun(script, ranks=2)
+
+
+def on_torchrun(script: Path, *, ranks: int) -> Outcome:
+    """Run a script in its own folder, on several ranks."""
     with _own_environment():
         done = subprocess.run(
-            [*_torchrun(2), str(script)],
-            cwd=folder,
+            [*_torchrun(ranks), str(script)],
+            cwd=script.parent,
             env=_child_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,

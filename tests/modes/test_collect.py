@@ -6,6 +6,7 @@ import shutil
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ import torch
 
 from specforge_dstill.cli import main as verb
 from specforge_dstill.data.feature_files import load_features
+from specforge_dstill.errors import UserError
 from specforge_dstill.maths.anchors import valid_anchors
 from specforge_dstill.maths.rollout import CommitRule
 from specforge_dstill.maths.trajectory import Trajectory
 from specforge_dstill.modes.assembly import load_drafter
+from specforge_dstill.modes.collect import _await_shards
 from specforge_dstill.modes.drafter import BlockDrafter, rollout_blocks
 from specforge_dstill.runfile import load_run
 from specforge_dstill.token_hash import token_hash
@@ -359,3 +362,17 @@ def test_what_does_not_fit_is_refused(
     line = train(folder, "dstill_collect", "dstill.trajectories=new", *words).error
     assert part in line
     assert not (folder / "new").exists()
+
+
+def test_patience_with_ranks_that_finish_nothing_has_an_end(tmp_path: Path) -> None:
+    """Without a launcher nobody ends the rank that waits for a dead one."""
+
+    class Stuck:
+        plan = SimpleNamespace(shards=9)
+
+        def missing(self) -> list[int]:
+            return [4, 7]
+
+    writer: Any = Stuck()
+    with pytest.raises(UserError, match=r"training\.dist_timeout\), and 2 of 9 are missing"):
+        _await_shards(writer, patience_s=0.2)
