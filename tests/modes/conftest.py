@@ -12,6 +12,11 @@ import pytest
 from tests import tiny
 from tests.modes.running import ONLINE, Outcome, commands_on_two_ranks, train, write_run
 
+SHIPPING = """
+def lose_the_second(*, uri, index, path):
+    if index == 1:
+        raise OSError("no room")
+"""
 AFTER = ("dstill.collect.after_training=true",)
 
 
@@ -76,6 +81,7 @@ def on_two_ranks(stages: Stages, tmp_path_factory: pytest.TempPathFactory) -> Tw
     sparse = tiny.save_features(folder / "sparse", samples=8, scored=slice(20, 22))
     broken = tiny.save_features(folder / "broken", samples=8)
     (broken / "data/00000/00000003.ckpt").write_bytes(b"cut short")
+    (folder / "shipping.py").write_text(SHIPPING)
     start = f"model.draft_checkpoint_path={stages.folder / 'out/teacher'}"
     store = f"dstill.trajectories={stages.folder / 'traj'}"
     outcome = commands_on_two_ranks(
@@ -90,6 +96,10 @@ def on_two_ranks(stages: Stages, tmp_path_factory: pytest.TempPathFactory) -> Tw
                 *("training.batch_size=1", "dstill.steps=7", "output_dir=out/sparse"),
             ],
             "broken": ["--mode", "dstill_teacher", f"data.hidden_states_path={broken}"],
+            "calls": [
+                *("--mode", "dstill_collect", start, "dstill.trajectories=called"),
+                "dstill.collect.on_shard=shipping:lose_the_second",
+            ],
         },
     )
     assert outcome.status == 0, outcome.err

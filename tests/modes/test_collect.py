@@ -209,6 +209,15 @@ def test_what_the_function_raises_loses_nothing_and_is_made_up(
     assert store_bytes(folder / "new") == whole
 
 
+def test_the_first_rank_tells_of_every_ranks_calls(on_two_ranks: TwoRanks) -> None:
+    """The second shard is the other rank's, which ends well: the store is complete."""
+    assert on_two_ranks.statuses("calls") == [2, 0]
+    last = on_two_ranks.outcome.err
+    assert "failed for 1 of the shards (first: shard-00001-of-00003.arrow: OSError: no room" in last
+    assert (on_two_ranks.folder / "called/shard-00001-of-00003.arrow.owed").exists()
+    assert (on_two_ranks.folder / "called/manifest.json").exists()
+
+
 def test_a_call_that_was_cut_off_is_made_by_the_next_run(
     stages: Stages, tmp_path: Path, callback: Path
 ) -> None:
