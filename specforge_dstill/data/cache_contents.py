@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,13 +75,6 @@ class CacheContents:
             "layouts": dict(self.layouts),
             "faulty": self.faulty,
         }
-
-
-def feature_paths(folder: Path) -> Iterator[Path]:
-    """The feature files under a folder, in SpecForge's order."""
-    from specforge.runtime.data_plane.offline_reader import list_feature_files
-
-    return map(Path, list_feature_files(str(folder)))
 
 
 def read_contents(

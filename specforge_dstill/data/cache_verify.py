@@ -12,12 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from specforge_dstill.damage import Check, Checks, Damage, content_problem, set_aside
+from specforge_dstill.data.cache_folder import feature_names, is_captured, is_feature_file
 from specforge_dstill.data.capture_state import CaptureState
 from specforge_dstill.data.file_structure import structure_problem
-from specforge_dstill.data.manifest import MANIFEST, SAMPLES
 from specforge_dstill.data.markers import (
-    IDENTITY,
-    MARKERS,
     MarkerError,
     Row,
     marked_shards,
@@ -28,8 +26,8 @@ from specforge_dstill.data.markers import (
 
 def cache_checks(folder: Path) -> Checks:
     """What there is to verify of a cache, finished or not, ours or not."""
-    files = _feature_files(folder)
-    if not _is_captured(folder):
+    files = feature_names(folder)
+    if not is_captured(folder):
         note = "it has no manifest: structure, CRCs and finite states are checked"
         return Checks((), _by_structure(folder, files), (note,))
     state = CaptureState.read(folder)
@@ -54,18 +52,16 @@ def cache_checks(folder: Path) -> Checks:
     )
 
 
-def is_cache(folder: Path) -> bool:
-    """Whether a folder holds features, or what a capture of ours writes beside them."""
-    return (folder / IDENTITY).is_file() or bool(_feature_files(folder))
-
-
 def repair_cache(folder: Path, damages: Iterable[Damage]) -> dict[str, Path]:
     """Take damaged feature files back from their markers and set every damaged piece aside.
 
     So that the same capture command does these again, and nothing else. Returns where each piece
-    is now. The markers come first: killed in between, the next capture finds the files itself.
+    is now; in a folder that capture did not make, what is not recognisably of features stays. The
+    markers come first: killed in between, the next capture finds the files itself.
     """
     problems = {damage.piece: damage.problem for damage in damages}
+    if not is_captured(folder):
+        problems = {piece: why for piece, why in problems.items() if is_feature_file(folder, piece)}
     for shard in marked_shards(folder):
         try:
             marker = read_marker(folder, shard)
@@ -75,20 +71,6 @@ def repair_cache(folder: Path, damages: Iterable[Damage]) -> dict[str, Path]:
             write_marker(folder, shard, marker.without(problems))
     moved = {piece: set_aside(folder, piece) for piece in problems}
     return {piece: target for piece, target in moved.items() if target is not None}
-
-
-def _is_captured(folder: Path) -> bool:
-    return any((folder / name).exists() for name in (IDENTITY, MANIFEST, SAMPLES, MARKERS))
-
-
-def _feature_files(folder: Path) -> list[str]:
-    """The feature files of a folder, as SpecForge lists them, relative to it."""
-    from specforge.runtime.data_plane.offline_reader import list_feature_files
-
-    return [
-        Path(path).relative_to(folder.absolute()).as_posix()
-        for path in list_feature_files(str(folder))
-    ]
 
 
 def _by_structure(folder: Path, names: Iterable[str]) -> tuple[Check, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from specforge_dstill.checksums import json_sha256
 from specforge_dstill.damage import Damage
+from specforge_dstill.data.cache_folder import is_captured
 from specforge_dstill.data.capture_core import shards_of
 from specforge_dstill.data.manifest import MANIFEST, SAMPLES, CacheManifest, read_samples
 from specforge_dstill.data.markers import (
@@ -86,6 +88,17 @@ class CaptureState:
             "same capture command again for the rest"
         )
 
+    def lost(self, names: Collection[str]) -> str | None:
+        """Of the feature files that are entered, those not among the ``names`` that are there."""
+        if self.manifest is not None and not self.has_checksums:
+            gone = self.manifest.samples - len(names)
+            return f"{gone} of {self.manifest.samples} files are missing" if gone > 0 else None
+        entered = self.entered()
+        missing = sorted(entered.keys() - set(names))
+        if not missing:
+            return None
+        return f"{len(missing)} of {len(entered)} files are missing (first: {missing[0]})"
+
     def _read_manifest(self) -> None:
         try:
             self.manifest = CacheManifest.read(self.folder)
@@ -146,3 +159,14 @@ class CaptureState:
     def _shard_of(self, name: str) -> int:
         folder = name.rpartition("/")[0].removeprefix("data/")
         return int(folder) if folder.isdecimal() else -1
+
+
+def cache_state(folder: Path, names: Collection[str]) -> str:
+    """How complete a cache is, told by its small files and the ``names`` of its feature files."""
+    if not is_captured(folder):
+        return "without a manifest"
+    found = CaptureState.read(folder)
+    progress = found.progress() if found.has_checksums else None
+    damage = next((f"{damage.piece}: {damage.problem}" for damage in found.damages), None)
+    faults = [fault for fault in (progress, found.lost(names), damage) if fault is not None]
+    return "; ".join(faults) or "complete"

@@ -64,7 +64,7 @@ class Collector:
     def record(self, sample_id: str) -> SampleRecord:
         """The trajectories of one sample, a pure function of teacher, sample, options and seed."""
         features = load_features(self.folder / sample_id)
-        require_finite(sample_id, features["hidden_states"][: self.max_length])
+        require_finite(self.folder / sample_id, features["hidden_states"][: self.max_length])
         sample = Sample(
             sample_id,
             input_ids=features["input_ids"][: self.max_length],

@@ -7,12 +7,14 @@ import json
 from pathlib import Path
 
 from specforge_dstill.arguments import natural, positive
+from specforge_dstill.data.cache_folder import require_cache
 from specforge_dstill.data.manifest import MANIFEST
 from specforge_dstill.data.markers import IDENTITY
 from specforge_dstill.errors import UserError
 from specforge_dstill.trajectory_store.identity import IDENTITY_FILE
 from specforge_dstill.verbs.inspect_cache import inspect_cache
 from specforge_dstill.verbs.inspect_store import inspect_store
+from specforge_dstill.verbs.inspect_text import figure_path
 from specforge_dstill.verbs.references import Sources
 
 EXAMPLE = """example:
@@ -52,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what is in PATH."""
+    png = None if args.png is None else figure_path(args.png)
     if is_store(args.path):
         sources = Sources.of(config=args.config, cache=args.cache, tokenizer=args.tokenizer)
         inspect_store(
@@ -60,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             limit=args.limit,
             sample=args.sample,
             block=args.block,
-            png=args.png,
+            png=png,
             as_json=args.json,
         )
         return 0
@@ -70,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
                 f"--{option} is for a trajectory store; {args.path} is not one (it has no "
                 f"{IDENTITY_FILE})"
             )
+    require_cache(Path(args.path))
     inspect_cache(Path(args.path), limit=args.limit, as_json=args.json)
     return 0
 
@@ -78,13 +82,18 @@ def is_store(path: str) -> bool:
     """Whether a path is a trajectory store's rather than a feature cache's, told by its files.
 
     Raises:
-        UserError: there is nothing there.
+        UserError: there is nothing there, or a file.
     """
     if "://" in path:
         return True
     folder = Path(path)
     if not folder.exists():
         raise UserError(f"{path}: no such file or folder; name a cache or a trajectory store")
+    if folder.is_file():
+        raise UserError(
+            f"{path}: is a file, not a cache or a store; name the folder that capture or --mode "
+            "dstill_collect wrote"
+        )
     if (folder / IDENTITY_FILE).is_file() or (folder / IDENTITY).is_file():
         return (folder / IDENTITY_FILE).is_file()
     return _has_plan(folder / MANIFEST)

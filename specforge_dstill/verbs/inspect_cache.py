@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from specforge_dstill.data.cache_contents import CacheContents, feature_paths, read_contents
+from specforge_dstill.data.cache_contents import CacheContents, read_contents
+from specforge_dstill.data.cache_folder import feature_names
+from specforge_dstill.data.capture_state import cache_state
 from specforge_dstill.data.manifest import CacheManifest
-from specforge_dstill.data.markers import IDENTITY
 from specforge_dstill.data.progress import Progress
-from specforge_dstill.errors import UserError
 from specforge_dstill.table import bar, byte_text, text_table, wrapped
 
 _SETTINGS = (
@@ -25,37 +25,25 @@ def inspect_cache(folder: Path, *, limit: int | None, as_json: bool) -> None:
     """Print what the cache's manifest says and what its files hold.
 
     Raises:
-        UserError: there are no feature files.
+        UserError: the manifest is damaged.
     """
-    paths = list(feature_paths(folder))
-    if not paths:
-        raise UserError(
-            f"{folder}: neither a feature cache (no feature files) nor a trajectory store; name "
-            "the folder that capture or --mode dstill_collect wrote"
-        )
+    names = feature_names(folder)
     manifest = CacheManifest.read(folder)
-    chosen = paths[:limit]
+    state = cache_state(folder, names)
+    chosen = [folder / name for name in names[:limit]]
     with Progress("inspect", total=len(chosen), unit="file") as progress:
         contents = read_contents(chosen, update=progress.advance)
     if as_json:
-        print(
-            json.dumps(_json(folder, manifest, len(paths), contents), ensure_ascii=False, indent=1)
-        )
+        found = _json(folder, state, manifest, len(names), contents)
+        print(json.dumps(found, ensure_ascii=False, indent=1))
         return
-    print(f"{folder}: feature cache, {_state(folder, manifest)}")
+    print(f"{folder}: feature cache, {state}")
     print("\n".join([*_manifest_lines(manifest), *(f"  {line}" for line in _lines(contents))]))
-    if len(chosen) < len(paths):
-        print(f"  of {len(paths):,} files; the counts are of the first {len(chosen):,}")
+    if len(chosen) < len(names):
+        print(f"  of {len(names):,} files; the counts are of the first {len(chosen):,}")
+    print("  states are not looked at here; specforge-dstill verify reads everything")
     if contents.readable:
         print(f"\n{_length_table(contents)}")
-
-
-def _state(folder: Path, manifest: CacheManifest | None) -> str:
-    if manifest is not None:
-        return "complete"
-    if (folder / IDENTITY).is_file():
-        return "its capture is not finished"
-    return "without a manifest"
 
 
 def _manifest_lines(manifest: CacheManifest | None) -> list[str]:
@@ -99,7 +87,11 @@ def _length_table(contents: CacheContents) -> str:
 
 
 def _json(
-    folder: Path, manifest: CacheManifest | None, files: int, contents: CacheContents
+    folder: Path,
+    state: str,
+    manifest: CacheManifest | None,
+    files: int,
+    contents: CacheContents,
 ) -> dict[str, Any]:
     settings = None
     if manifest is not None:
@@ -108,7 +100,7 @@ def _json(
     return {
         "path": str(folder),
         "kind": "feature cache",
-        "state": _state(folder, manifest),
+        "state": state,
         "files": files,
         "manifest": settings,
         "contents": contents.to_json(),

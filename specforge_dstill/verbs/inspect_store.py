@@ -158,12 +158,12 @@ def inspect_store(
     one = sample is not None or block is not None or png is not None
     if one:
         chosen, name = inspection.choose(sample, block), sources.name()
+        if png is not None:
+            save_figure(chosen.refined, name, png, title=chosen.title)
         if as_json:
             print(json.dumps(_block_json(chosen, name), ensure_ascii=False, indent=1))
         else:
             print_picture(chosen.refined, name, title=chosen.title)
-        if png is not None:
-            save_figure(chosen.refined, name, png, title=chosen.title)
         return
     summary, found = inspection.summary(), inspection.statistics(limit)
     if as_json:

@@ -59,6 +59,19 @@ def print_picture(refined: Refinement, name: Name, *, title: str) -> None:
     )
 
 
+def figure_path(path: Path) -> Path:
+    """The file that a figure goes to: a name without a suffix gets .png.
+
+    Raises:
+        UserError: it is a folder, or its folder is not there.
+    """
+    if path.is_dir():
+        raise UserError(f"--png {path}: is a folder; name a file in it, such as {path}/block.png")
+    if not path.parent.is_dir():
+        raise UserError(f"--png {path}: cannot be written: there is no folder {path.parent}")
+    return path if path.suffix else path.with_name(f"{path.name}.png")
+
+
 def save_figure(refined: Refinement, name: Name, path: Path, *, title: str) -> None:
     """The picture as a figure. UserError when the file cannot be written."""
     try:

@@ -87,10 +87,13 @@ class Sources:
             say(f"no reference tokens: {without}; name the feature cache with --cache")
             return None
         found = References(Path(self.cache), identity)
-        if first is None:
-            return found
         try:
-            found.blocks(first)
+            if not found.folder.is_dir():
+                raise UserError(
+                    f"{self.cache}: no such folder; name the feature cache with --cache"
+                )
+            if first is not None:
+                found.blocks(first)
         except UserError as error:
             if "cache" in self.asked:
                 raise

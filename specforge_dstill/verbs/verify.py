@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specforge_dstill.damage import Checks, Damage
-from specforge_dstill.data.cache_verify import cache_checks, is_cache, repair_cache
+from specforge_dstill.data.cache_folder import require_cache
+from specforge_dstill.data.cache_verify import cache_checks, repair_cache
 from specforge_dstill.data.progress import Progress
 from specforge_dstill.errors import UserError
 from specforge_dstill.trajectory_store.verify import repair_store, store_checks
@@ -59,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     for damage in damages:
         target = moved.get(damage.piece)
         aside = "" if target is None else f"; moved to {target}"
+        if args.repair and target is None and (folder / damage.piece).exists():
+            aside = "; left there: it is not recognisably a feature file"
         print(f"{folder / damage.piece}: {damage.problem}{aside}")
     for note in checks.notes:
         print(f"{folder}: {note}")
@@ -84,9 +87,5 @@ def kind_of(path: str) -> _Kind:
         )
     if is_store(path) or any(folder.glob("shard-*-of-*.arrow")):
         return STORE
-    if is_cache(folder):
-        return CACHE
-    raise UserError(
-        f"{path}: neither a feature cache nor a trajectory store; name the folder that capture or "
-        "--mode dstill_collect wrote"
-    )
+    require_cache(folder)
+    return CACHE

@@ -71,12 +71,14 @@ def made_up_states(samples: Sequence[TokenSample]) -> list[Features]:
     ]
 
 
-def captured(folder: Path, *, dtype: str = "float32", samples: int = 7) -> Path:
+def captured(folder: Path, *, dtype: str = "float32", samples: int = 7, **changes: Any) -> Path:
     """A finished capture in shards of three, of which the second conversation was left out."""
     made = make_samples([5 + index for index in range(samples)])
     made[1] = TokenSample("s1", made[1].input_ids, torch.tensor([0, 1, 0, 1, 0, 1]))
     scale = ("hidden_states_scale",) if dtype == "float8_e4m3fn" else ()
-    manifest = make_manifest(dtype=dtype, keys=(*KEYS, *scale), conversation_count=samples)
+    manifest = make_manifest(
+        dtype=dtype, keys=(*KEYS, *scale), conversation_count=samples, **changes
+    )
     capture_here(folder, made, made_up_states, manifest=manifest)
     return folder
 

@@ -20,7 +20,7 @@ from specforge_dstill.maths.blocks import reference_blocks
 from specforge_dstill.trajectory_store import open_store
 from specforge_dstill.trajectory_store.cache import CACHE_VARIABLE
 from tests import tiny
-from tests.data.caches import make_manifest
+from tests.data.caches import captured
 from tests.verbs.conftest import STEPS, RunVerb, collect
 
 Said = Callable[..., str]
@@ -121,6 +121,21 @@ def test_a_figure(said: Said, tiny_store: Path) -> None:
     assert Path("block.png").read_bytes().startswith(b"\x89PNG")
     assert "--png block.bmpp" in said("--png", "block.bmpp", tiny_store, status=2)
     assert "cannot be written" in said("--png", "no/block.png", tiny_store, status=2)
+    Path("figures").mkdir()
+    assert "--png figures: is a folder" in said("--png", "figures", tiny_store, status=2)
+    assert not Path("figures.png").exists()
+    said("--png", "figures/one", tiny_store)
+    assert [path.name for path in Path("figures").iterdir()] == ["one.png"]
+
+
+def test_the_figure_that_was_written_is_named(
+    said: Said, tiny_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said("--json", tiny_store)
+    assert main(["inspect", "--png", "one", str(tiny_store)]) == 0
+    assert "wrote one.png" in capsys.readouterr().err
+    assert main(["inspect", "--png", "no/one.png", str(tiny_store)]) == 2
+    assert capsys.readouterr().out == ""
 
 
 def test_the_run_file_names_cache_and_target(
@@ -146,7 +161,9 @@ def test_another_cache_is_refused_if_it_was_named(
 ) -> None:
     other = tiny.save_features(tmp_path / "other", samples=12, seed=5)
     assert "other tokens" in said("--cache", other, tiny_store, status=2)
+    (tmp_path / "none").mkdir()
     assert "has no sample" in said("--cache", tmp_path / "none", tiny_store, status=2)
+    assert "nowhere: no such folder" in said("--cache", "nowhere", tiny_store, status=2)
 
 
 def test_a_collection_that_is_not_finished(said: Said, tmp_path: Path, tiny_inputs: Path) -> None:
@@ -213,21 +230,32 @@ def test_a_cache_without_a_manifest_is_counted_by_its_files(said: Said, tiny_inp
 
 
 def test_a_manifest_says_how_a_cache_was_made(said: Said, tmp_path: Path) -> None:
-    cache = tiny.save_features(tmp_path / "cache", samples=4)
     made = {"temperature": 0.7, "template_kwargs": {"enable_thinking": False}, "versions": {}}
-    make_manifest(generation=made, conversation_count=6, samples=4, dropped={"why not": 2}).write(
-        cache
-    )
+    cache = captured(tmp_path / "cache", generation=made)
     text = said(cache)
     assert "feature cache, complete" in text
     assert "target_layer_ids (0, 2, 3)" in text
     assert "temperature 0.7, template_kwargs {'enable_thinking': False}" in text
-    assert "6 conversations, 2 left out: why not" in text
+    assert "7 conversations, 1 left out: no two neighbouring scored tokens" in text
     found = json.loads(said("--json", cache))
     assert found["manifest"]["generation"] == made
     (cache / "manifest.json").unlink()
-    (cache / "capture.json").write_text("{}")
-    assert "its capture is not finished" in said(cache)
+    assert "the capture is not finished: 3 of 3 shards entered" in said(cache)
+    (cache / "shards/00001.jsonl").unlink()
+    assert "the capture is not finished: 2 of 3 shards entered" in said(cache)
+
+
+def test_a_cache_that_lost_something_is_not_complete(said: Said, tmp_path: Path) -> None:
+    cache = captured(tmp_path / "cache")
+    assert "states are not looked at here; specforge-dstill verify reads everything" in said(cache)
+    content = (cache / "data/00000/00000002.ckpt").read_bytes()
+    (cache / "data/00000/00000002.ckpt").unlink()
+    lost = "1 of 6 files are missing (first: data/00000/00000002.ckpt)"
+    assert f"feature cache, {lost}\n" in said(cache)
+    assert json.loads(said("--json", cache))["state"] == lost
+    (cache / "data/00000/00000002.ckpt").write_bytes(content[:-1])
+    main(["verify", "--repair", str(cache)])
+    assert "the capture is not finished: 2 of 3 shards entered" in said(cache)
 
 
 def test_damaged_files_of_a_cache_are_named_and_the_rest_is_counted(
@@ -245,6 +273,11 @@ def test_what_is_neither(said: Said, tmp_path: Path, tiny_inputs: Path) -> None:
     assert "no such file or folder" in said("nowhere", status=2)
     (tmp_path / "empty").mkdir()
     assert "neither a feature cache" in said("empty", status=2)
+    (tmp_path / "answers.jsonl").write_text("{}")
+    assert "answers.jsonl: is a file, not a cache or a store" in said("answers.jsonl", status=2)
+    captured(tmp_path / "work/one")
+    tiny.save_features(tmp_path / "work", samples=1)
+    assert "name one of: work/one" in said("work", status=2)
     assert "--block is for a trajectory store" in said(
         "--block", "0", tiny_inputs / "cache", status=2
     )

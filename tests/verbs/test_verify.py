@@ -279,12 +279,18 @@ def test_a_cache_without_a_manifest(tmp_path: Path, capsys: pytest.CaptureFixtur
     at = content.index((3).to_bytes(8, "little"))  # among the token ids
     (folder / "f.ckpt").write_bytes(content[:at] + b"\x09" + content[at + 1 :])
     (folder / "g.ckpt.gz").write_bytes(gzip.compress(content)[:-3])
+    (folder / "rows_0-5000/data_1.ckpt.gz").write_bytes(gzip.compress(content)[:-3])
     (folder / "h.ckpt.gz").write_bytes(gzip.compress(content))
     before = files_of(folder)
     found = Verified(capsys, folder, "--repair")
     assert found.status == 1
-    assert found.damaged == ["b.ckpt", "c.ckpt", "d.ckpt", "e.ckpt", "f.ckpt", "g.ckpt.gz"]
-    problems = [line.partition(": ")[2].partition(";")[0] for line in found.lines[:6]]
+    assert found.damaged == [
+        *("b.ckpt", "c.ckpt", "d.ckpt", "e.ckpt", "f.ckpt", "g.ckpt.gz"),
+        "rows_0-5000/data_1.ckpt.gz",
+    ]
+    left = ["left there" in line for line in found.lines[:7]]
+    assert left == [False, False, True, True, False, True, False]
+    problems = [line.partition(": ")[2].partition(";")[0] for line in found.lines[:7]]
     assert problems[0] == "its hidden_states hold NaN or infinite values"
     assert problems[1] == (
         "its tensors differ in length (input_ids 6, loss_mask 6, hidden_states 5)"
@@ -298,7 +304,41 @@ def test_a_cache_without_a_manifest(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert {name.removeprefix("damaged/").removesuffix(".1"): c for name, c in after.items()} == (
         before
     )
-    assert Verified(capsys, folder).lines == [note, NO_DAMAGE.format(2)]
+    assert Verified(capsys, folder).damaged == ["d.ckpt", "e.ckpt", "g.ckpt.gz"]
+
+
+def test_a_folder_with_caches_in_it_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = tmp_path / "work"
+    captured(work / "caches/one")
+    make_store(work / "store", make_records(3))
+    save(work, "logs/version_0/checkpoints/a.ckpt", {"state_dict": {}, "epoch": 3})
+    damage(work, "caches/one/data/00000/00000002.ckpt", "flip")
+    before = files_of(work)
+    for _ in range(2):
+        found = Verified(capsys, work, "--repair")
+        assert (found.status, found.lines) == (2, [])
+        assert f"name one of: {work}/caches/one, {work}/store" in found.error
+        assert files_of(work) == before
+    shutil.rmtree(work / "caches")
+    shutil.rmtree(work / "store")
+    found = Verified(capsys, work, "--repair")
+    assert found.status == 2
+    assert "though logs/version_0/checkpoints/a.ckpt lies in it" in found.error
+
+
+def test_someone_elses_manifest_makes_no_cache(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "manifest.json").write_text('{"name": "app"}')
+    save(tmp_path, "best.ckpt", {"state_dict": {}, "epoch": 3})
+    before = files_of(tmp_path)
+    found = Verified(capsys, tmp_path, "--repair")
+    assert found.status == 1
+    assert found.damaged == ["best.ckpt"]
+    assert "; left there: it is not recognisably a feature file" in found.lines[0]
+    assert files_of(tmp_path) == before
 
 
 def test_float8_states_that_decode_to_nan(
@@ -417,10 +457,13 @@ def test_an_unfinished_store_whose_identity_was_changed(
 
 def test_what_is_neither(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "shards").mkdir()
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text("{}")
     for path, said in (
         (tmp_path / "none", "no such file or folder; name a cache or a trajectory store"),
         (tmp_path, "neither a feature cache nor a trajectory store; name the folder that capture"),
         ("s3://bucket/store", "verify reads folders"),
+        (answers, "is a file, not a cache or a store"),
     ):
         found = Verified(capsys, path)
         assert (found.status, found.lines) == (2, [])
