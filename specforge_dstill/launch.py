@@ -99,6 +99,7 @@ def check_inputs(config: Config, *, teacher: str | None = None) -> None:
         teacher: ``dstill.student.teacher`` where the run needs one.
     """
     from specforge_dstill.data.cache_check import refuse_float8
+    from specforge_dstill.data.targets import must_be_path
 
     for key in ("hidden_states_path", "eval_hidden_states_path"):
         folder = getattr(config.data, key)
@@ -125,7 +126,7 @@ def check_inputs(config: Config, *, teacher: str | None = None) -> None:
     }
     for key, value in named.items():
         # Drafters on the Hub have an owner; only old names of targets have none.
-        path = value and (_is_local(value) or (key in _DRAFTERS and "/" not in value))
+        path = value and (must_be_path(value) or (key in _DRAFTERS and "/" not in value))
         if value and path and not Path(value).expanduser().exists():
             raise UserError(f"{key}: {value} does not exist (paths count from {Path.cwd()})")
     resumed = config.training.resume_from
@@ -251,15 +252,3 @@ def _first_features(folder: str) -> Path | None:
         if name.endswith(_FEATURE_SUFFIXES)
     )
     return next(files, None)
-
-
-def _is_local(value: str) -> bool:
-    """Whether a model's name must be a path: a hub id has one slash at most and no suffix.
-
-    A name whose first part is a folder here is taken for a path, too.
-    """
-    if "://" in value:
-        return False
-    if value.startswith(("/", ".", "~")) or value.count("/") > 1 or value.endswith(".json"):
-        return True
-    return "/" in value and Path(value).parent.is_dir()

@@ -50,7 +50,7 @@ def require_cache(folder: Path) -> None:
     names = feature_names(folder)
     if not names:
         raise UserError(
-            f"{folder}: neither a feature cache (no feature files) nor a trajectory store; name "
+            f"{folder}: neither a feature cache nor a trajectory store; name "
             "the folder that capture or --mode dstill_collect wrote"
         )
     deep = next((name for name in names if name.count("/") >= _DEEPEST), None)

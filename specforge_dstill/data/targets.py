@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,7 +78,29 @@ def max_positions(config: Any) -> int | None:
     return int(found) if found else None
 
 
+def must_be_path(value: str) -> bool:
+    """Whether a model's name must be a path: a hub id has one slash at most and no suffix.
+
+    A name whose first part is a folder here is taken for a path, too.
+    """
+    if "://" in value:
+        return False
+    if value.startswith(("/", ".", "~")) or value.count("/") > 1 or value.endswith(".json"):
+        return True
+    return "/" in value and Path(value).parent.is_dir()
+
+
+def _check_named(target: str) -> None:
+    """UserError for a path that is not there; asking the Hub for it would take many tries."""
+    if not Path(target).exists() and (must_be_path(target) or "/" not in target):
+        raise UserError(
+            f"{target}: no such folder (paths count from {Path.cwd()}), and a name on the Hub has "
+            "the form org/name"
+        )
+
+
 def _load(what: str, kind: Any, target: str, **options: Any) -> Any:
+    _check_named(target)
     try:
         return kind.from_pretrained(target, **options)
     except (OSError, ValueError, ImportError) as error:

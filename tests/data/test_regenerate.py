@@ -161,7 +161,7 @@ def test_prompts_that_fill_the_window_are_left_out(
         (["--temperature", "nan"], "--temperature must be 0 or more, not nan"),
         (["--top-p", 0], "--top-p must be over 0 and at most 1, not 0"),
         (["--backend", "openai"], "--backend openai needs --base-url"),
-        (["--target", "/no/such/target"], "/no/such/target: the target's tokenizer cannot be"),
+        (["--target", "/no/such/target"], "/no/such/target: no such folder (paths count from "),
     ],
 )
 def test_bad_options(

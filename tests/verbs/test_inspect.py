@@ -163,6 +163,10 @@ def test_another_cache_is_refused_if_it_was_named(
     assert "other tokens" in said("--cache", other, tiny_store, status=2)
     (tmp_path / "none").mkdir()
     assert "has no sample" in said("--cache", tmp_path / "none", tiny_store, status=2)
+    for name in ("nowhere", "no/such/target"):
+        line = said("--block", "0", "--tokenizer", name, tiny_store, status=2)
+        assert f"{name}: no such folder" in line
+        assert line.count("\n") == 2  # the other one: there are no reference tokens
     assert "nowhere: no such folder" in said("--cache", "nowhere", tiny_store, status=2)
 
 
