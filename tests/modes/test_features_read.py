@@ -144,7 +144,7 @@ def test_states_that_are_not_finite_are_named(
     sample["hidden_states"][3, 7] = value
     torch.save(sample, path)
     line = run(folder, mode).error
-    place = path if mode == "dstill_collect" else SAMPLE
+    place = f"cache/{SAMPLE}" if mode == "dstill_collect" else SAMPLE
     assert line.startswith(f"{place}: its hidden_states hold NaN or infinite values")
     assert "specforge-dstill verify CACHE" in line
     assert not list(folder.glob("new/shard-*.arrow"))[1:]  # the shard of the sample is not there
