@@ -62,7 +62,9 @@ def test_a_full_disk(
     # A rank may be done with its share before the disk is full, or be stopped while it works or
     # leaves the word to the first.
     assert {2} <= set(job.end()) <= {0, 2, STOPPED, -signal.SIGTERM}, job.printed
-    assert "Traceback" not in job.printed
+    # What a library's destructor says when its rank is stopped while it loads is not ours.
+    ignored = job.printed.count("Exception ignored in")
+    assert job.printed.count("Traceback") == ignored, job.printed
     lines = [line for line in job.printed.splitlines() if "error:" in line]
     assert 1 <= len(lines) <= ranks
     for line in lines:
