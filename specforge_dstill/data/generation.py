@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from specforge_dstill.evaluation.sampling import Sampling
+from specforge_dstill.maths.drawing import draw_at
+
 
 @dataclass(frozen=True)
 class Decoding:
-    """How answers are drawn; temperature 0 is greedy. ``stop_ids`` end an answer.
+    """How answers are drawn. ``stop_ids`` end an answer.
 
     ``max_positions``, when given, bounds prompt and answer together (the model's window).
     """
 
     stop_ids: tuple[int, ...]
     max_new_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
+    sampling: Sampling = field(default_factory=Sampling)
     max_positions: int | None = None
 
     def room(self, prompt_length: int) -> int:
@@ -152,34 +154,15 @@ class _Choice:
     """Picks the next token of each row from its logits."""
 
     def __init__(self, decoding: Decoding, seeds: Sequence[int] | None) -> None:
-        self._decoding = decoding
+        self._sampling = decoding.sampling
         self._streams: list[torch.Generator] = []
-        if decoding.temperature > 0:
+        if not self._sampling.is_greedy:
             if seeds is None:
                 raise ValueError("sampling needs a seed for each prompt")
             self._streams = [torch.Generator().manual_seed(seed) for seed in seeds]
 
     def __call__(self, logits: Tensor, rows: Sequence[int]) -> list[int]:
         if not self._streams:
-            return logits.argmax(-1).tolist()
-        probabilities = (logits.float() / self._decoding.temperature).softmax(-1)
-        if self._decoding.top_p < 1:
-            probabilities = _nucleus(probabilities, self._decoding.top_p)
+            return self._sampling.tokens(logits, None).tolist()
         uniform = torch.stack([torch.rand((), generator=self._streams[row]) for row in rows])
-        return _inverse_cdf(probabilities, uniform.to(probabilities)).tolist()
-
-
-def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
-    """Zero all but the likeliest tokens: one stays while those before it hold less than top_p."""
-    ordered, ids = probabilities.sort(dim=-1, descending=True, stable=True)
-    ordered = ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0)
-    return torch.zeros_like(probabilities).scatter(-1, ids, ordered)
-
-
-def _inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
-    """Of each row the token at which ``uniform`` [R] of the row's weight [R, V] is passed."""
-    total = weights.double().cumsum(-1)
-    place = (total <= uniform.double()[:, None] * total[:, -1:]).sum(-1)
-    # Rounding may put the threshold at the very end: stay on the last token with weight.
-    last = weights.shape[-1] - 1 - (weights > 0).flip(-1).int().argmax(-1)
-    return torch.minimum(place, last)
+        return draw_at(self._sampling.probabilities(logits), uniform.to(logits.device)).tolist()

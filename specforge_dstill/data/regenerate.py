@@ -173,6 +173,7 @@ def _transformers(args: argparse.Namespace) -> Answers:
     from specforge_dstill.data import targets
     from specforge_dstill.data.chat import stop_token_ids
     from specforge_dstill.data.generation import Decoding
+    from specforge_dstill.evaluation.sampling import Sampling
 
     tokenizer = targets.load_tokenizer(args.target)
     model = targets.load_model(
@@ -184,8 +185,7 @@ def _transformers(args: argparse.Namespace) -> Answers:
     decoding = Decoding(
         stop_token_ids(args.target, tokenizer),
         args.max_new_tokens,
-        args.temperature,
-        args.top_p,
+        Sampling(args.temperature, top_p=args.top_p),
         targets.max_positions(model.config),
     )
     return TransformersAnswers(

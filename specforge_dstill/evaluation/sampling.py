@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specforge_dstill.maths.verification import draw
+from specforge_dstill.maths.drawing import draw
 
 
 @dataclass(frozen=True)

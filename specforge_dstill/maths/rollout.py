@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specforge_dstill.maths.drawing import draw_at
 from specforge_dstill.maths.logits import ROWS_AT_ONCE, largest, log_normaliser
 from specforge_dstill.maths.reveal_schedule import commit_counts
 from specforge_dstill.maths.trajectory import Trajectory
@@ -131,18 +132,9 @@ def _uniform(
 
 
 def _sample(logits: Tensor, uniform: Tensor, *, rule: CommitRule) -> Tensor:
-    """One token a row from the tempered distribution over legal tokens. [R] int64.
-
-    The first token whose cumulative probability exceeds ``uniform`` [R] of the whole.
-    """
-    tokens = []
-    for rows, chosen in zip(logits.split(ROWS_AT_ONCE), uniform.split(ROWS_AT_ONCE), strict=True):
-        mass = (rows / rule.temperature).softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
-        total = mass[:, -1]
-        # Rounding must not take the product up to the whole, which no token exceeds.
-        threshold = torch.minimum(chosen * total, total.nextafter(torch.zeros_like(total)))
-        tokens.append(torch.searchsorted(mass, threshold[:, None], right=True).squeeze(1))
-    return torch.cat(tokens)
+    """One token a row, at ``uniform`` [R] of the tempered distribution over legal tokens; [R]."""
+    parts = zip(logits.split(ROWS_AT_ONCE), uniform.split(ROWS_AT_ONCE), strict=True)
+    return torch.cat([draw_at((rows / rule.temperature).softmax(dim=-1), at) for rows, at in parts])
 
 
 def _most_confident(confidence: Tensor, masked: Tensor, *, count: int) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specforge_dstill.maths.acceptance import accepted_prefix
-from specforge_dstill.maths.logits import GROUP_SIZE
+from specforge_dstill.maths.drawing import draw
 
 
 @dataclass(frozen=True)
@@ -87,30 +87,6 @@ def _residual(p: Tensor, q: Tensor) -> Tensor:
     """
     left = (p - q).clamp_min(0)
     return torch.where(left.sum(dim=1, keepdim=True) > 0, left, p)
-
-
-def draw(weights: Tensor, *, generator: torch.Generator | None) -> Tensor:
-    """One id a row with probability in proportion to its weight: [R, V] -> [R] int64.
-
-    First a group of ids, then one of the group, each where a uniform number falls among the
-    running sums. ``torch.multinomial`` takes a random number for every id: on a CPU many times
-    as long as the softmax before it. Running sums over a whole vocabulary would lose digits.
-    """
-    padded = torch.nn.functional.pad(weights, (0, -weights.shape[1] % GROUP_SIZE))
-    groups = padded.unflatten(1, (-1, GROUP_SIZE))
-    group = _place(groups.sum(dim=2), generator=generator)
-    rows = torch.arange(len(weights), device=weights.device)
-    return group * GROUP_SIZE + _place(groups[rows, group], generator=generator)
-
-
-def _place(weights: Tensor, *, generator: torch.Generator | None) -> Tensor:
-    """One column a row in proportion to its weight, [R, n] -> [R] int64; never one of weight 0."""
-    sums = weights.double().cumsum(dim=1)
-    total = sums[:, -1:]
-    uniform = torch.rand(total.shape, generator=generator, device=sums.device, dtype=sums.dtype)
-    # Below the total even where the product is rounded up to it.
-    below = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(sums, below, right=True).squeeze(1)
 
 
 def check_rejection(*, steps: int) -> None:

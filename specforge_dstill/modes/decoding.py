@@ -15,9 +15,10 @@ from torch import Tensor
 
 from specforge_dstill.evaluation.rules import Draft
 from specforge_dstill.evaluation.sampling import Sampling
+from specforge_dstill.maths.drawing import draw
 from specforge_dstill.maths.logits import largest
 from specforge_dstill.maths.rollout import CommitRule, rollout
-from specforge_dstill.maths.verification import check_rejection, draw
+from specforge_dstill.maths.verification import check_rejection
 from specforge_dstill.modes.block_attention import BlockLayout
 from specforge_dstill.modes.drafter import BlockDrafter, Masks
 from specforge_dstill.modes.growing_context import GrowingContext

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from specforge_dstill.data.generation import Decoding, draw_seed, generate, generate_batches
+from specforge_dstill.evaluation.sampling import Sampling
 
 PROMPTS = [[1, 7, 6, 10, 11, 2, 6, 1, 8, 6], [1, 7, 6, 10, 2], [5, 9], [20, 21, 22]]
 
@@ -37,7 +38,7 @@ def test_answers_end_with_their_stop_token(model: Any) -> None:
 
 
 def test_draws_belong_to_the_prompt_not_to_the_batch(model: Any) -> None:
-    decoding = Decoding((2,), 12, temperature=0.7, top_p=0.9)
+    decoding = Decoding((2,), 12, Sampling(0.7, top_p=0.9))
     seeds = [draw_seed(0, str(i), 0) for i in range(len(PROMPTS))]
     together = generate(model, PROMPTS, decoding, seeds=seeds)
     assert together == alone(model, decoding, seeds)
@@ -51,14 +52,14 @@ def test_sampling_follows_the_probabilities(model: Any) -> None:
         logits = model(torch.tensor([PROMPTS[2]])).logits[0, -1]
     expected = (logits / 2.0).softmax(-1)
     count = 2000
-    decoding = Decoding((), 1, temperature=2.0)
+    decoding = Decoding((), 1, Sampling(2.0))
     drawn = generate(model, [PROMPTS[2]] * count, decoding, batch_size=500, seeds=range(count))
     share = torch.bincount(torch.tensor(drawn)[:, 0], minlength=len(expected)) / count
     assert (share - expected).abs().max() < 0.04
 
 
 def test_top_p_keeps_the_likeliest(model: Any) -> None:
-    decoding = Decoding((), 8, temperature=1.0, top_p=1e-6)
+    decoding = Decoding((), 8, Sampling(1.0, top_p=1e-6))
     assert generate(model, PROMPTS, decoding, seeds=[1, 2, 3, 4]) == generate(
         model, PROMPTS, Decoding((), 8)
     )
@@ -80,4 +81,4 @@ def test_wrong_calls(model: Any) -> None:
     with pytest.raises(ValueError, match="without tokens"):
         generate(model, [[]], Decoding((), 1))
     with pytest.raises(ValueError, match="needs a seed"):
-        generate(model, [[1]], Decoding((), 1, temperature=1.0))
+        generate(model, [[1]], Decoding((), 1, Sampling(1.0)))

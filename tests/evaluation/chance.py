@@ -15,7 +15,8 @@ from torch import Tensor
 from specforge_dstill.evaluation.decoding import Read
 from specforge_dstill.evaluation.rules import Draft
 from specforge_dstill.evaluation.sampling import Sampling
-from specforge_dstill.maths.verification import Accepted, draw
+from specforge_dstill.maths.drawing import draw
+from specforge_dstill.maths.verification import Accepted
 
 VOCAB, LENGTH, DRAFTED = 5, 4, 3
 PROMPT = torch.tensor([0])

@@ -15,11 +15,11 @@ from torch import Tensor
 from specforge_dstill.evaluation.decoding import decode
 from specforge_dstill.evaluation.rules import Comparison, Rejection, Rule
 from specforge_dstill.evaluation.sampling import Sampling
+from specforge_dstill.maths.drawing import draw
 from specforge_dstill.maths.verification import (
     Accepted,
     accept_by_comparison,
     accept_by_rejection,
-    draw,
 )
 from tests.evaluation.chance import (
     LENGTH,

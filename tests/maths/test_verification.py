@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from specforge_dstill.maths.drawing import draw
 from specforge_dstill.maths.verification import (
     accept_by_comparison,
     accept_by_rejection,
     check_rejection,
-    draw,
 )
 
 
@@ -26,37 +26,6 @@ def distributions(*shape: int, seed: int, sharpness: float = 1.5) -> Tensor:
     logits[torch.rand(shape, generator=seeded(seed + 1)) < 0.1] = -torch.inf
     logits[..., 0] = logits[..., 0].clamp_min(-1)
     return logits.softmax(-1)
-
-
-# Drawing
-
-
-@pytest.mark.parametrize("size", [1, 5, 64, 65, 1000])
-def test_ids_are_drawn_in_proportion_to_their_weights(size: int) -> None:
-    """Also across the groups in which they are searched; weights need not sum to 1."""
-    weights = 3 * distributions(1, size, seed=4)[0].float()
-    count = 100_000
-    found = draw(weights.expand(count, -1), generator=seeded(1))
-    share = torch.bincount(found, minlength=size) / count
-    torch.testing.assert_close(share, weights / weights.sum(), atol=0.006, rtol=0)
-    assert not share[weights == 0].any()
-
-
-def test_each_row_is_drawn_from_its_own_weights() -> None:
-    chosen = torch.tensor([0, 63, 64, 130, 299])
-    weights = torch.zeros(5, 300).scatter(1, chosen[:, None], 1e-30)
-    assert torch.equal(draw(weights, generator=seeded(0)), chosen)
-    assert draw(weights[:0], generator=seeded(0)).shape == (0,)
-
-
-def test_uniform_numbers_at_either_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They give the first and the last id that has a weight."""
-    weights = torch.tensor([[0.0, 0.1, 0.2, 0.0]])
-    for number, expected in ((0.0, 1), (1.0, 2)):
-        ends = torch.full((1, 1), number, dtype=torch.float64)
-        with monkeypatch.context() as patch:
-            patch.setattr(torch, "rand", lambda *_, ends=ends, **__: ends)
-            assert draw(weights, generator=None).tolist() == [expected]
 
 
 # Comparison
