@@ -8,17 +8,20 @@ A :class:`BlockLayout` enters SpecForge's layers in the place of the mask, throu
 public AttentionInterface: the layers run as they are, so FSDP, DDP and gradient checkpointing keep
 working.
 
-Shapes: b samples, N blocks, B block size, S context length.
+Shapes: b samples, N blocks, B block size, S context length, D head dimension.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from transformers import AttentionInterface
 
 
 @dataclass(frozen=True)
@@ -125,3 +128,29 @@ class BlockLayout:
             device=self.anchors.device,
             _compile=self.anchors.is_cuda,
         )
+
+
+# Of queries [b, heads, N * B, D] over keys and values [b, key/value heads, S + N * B, D], with the
+# factor of the scores: [b, N * B, heads, D].
+Attend = Callable[[Tensor, Tensor, Tensor, BlockLayout, float], Tensor]
+
+
+def register_attention(name: str, attend: Attend) -> None:
+    """Let a model's ``_attn_implementation`` name ``attend``, to which masks are layouts.
+
+    There is no dropout: a drafter with attention dropout is refused when it is built.
+    """
+
+    def adapted(
+        module: torch.nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: BlockLayout,
+        scaling: float | None = None,
+        **unused: Any,
+    ) -> tuple[Tensor, None]:
+        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return attend(query, key, value, attention_mask, scaling), None
+
+    AttentionInterface.register(name, adapted)

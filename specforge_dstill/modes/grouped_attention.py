@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
 
-from specforge_dstill.modes.block_attention import BlockLayout
+from specforge_dstill.modes.block_attention import BlockLayout, register_attention
 
 GROUPED_ATTENTION = "dstill_grouped_sdpa"
 
@@ -127,29 +126,19 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, group: Group, scaling: fl
 
 
 def grouped_attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: BlockLayout,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **unused: Any,
-) -> tuple[Tensor, None]:
-    """Attention of blocks over context and themselves, in the signature of transformers.
+    query: Tensor, key: Tensor, value: Tensor, layout: BlockLayout, scaling: float
+) -> Tensor:
+    """Attention of blocks over context and themselves, with a backward pass.
 
     Args:
         query: [b, heads, N * B, D].
         key, value: [b, key/value heads, S + N * B, D].
-        attention_mask: the layout.
-        dropout: 0; a drafter with attention dropout is refused when it is built.
 
     Returns:
-        [b, N * B, heads, D], and None for the attention weights.
+        [b, N * B, heads, D].
     """
-    del module, dropout, unused  # transformers hands over more than this attention needs
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return _GroupedAttention.apply(query, key, value, attention_mask, scaling), None
+    attended: Tensor = _GroupedAttention.apply(query, key, value, layout, scaling)
+    return attended
 
 
-AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)
+register_attention(GROUPED_ATTENTION, grouped_attention)

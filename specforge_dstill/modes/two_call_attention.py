@@ -10,45 +10,27 @@ Shapes: b samples, N blocks, B block size, S context length, D head dimension.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
 
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.attention_merge import PartialAttention, merge_attention
-from specforge_dstill.modes.block_attention import BlockLayout
+from specforge_dstill.modes.block_attention import BlockLayout, register_attention
 
 TWO_CALL_ATTENTION = "dstill_two_call_flash"
 
-# flash_attn.flash_attn_with_kvcache, or what stands for it.
-Kernel = Callable[..., tuple[Tensor, Tensor]]
 
-
-def flash_kernel() -> Kernel:
-    """flash-attn's function; machine.check_attention has told whether it is there."""
-    from flash_attn import flash_attn_with_kvcache
-
-    kernel: Kernel = flash_attn_with_kvcache
-    return kernel
-
-
-def attend_in_two(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: BlockLayout,
-    *,
-    scaling: float | None,
-    kernel: Kernel,
+def two_call_attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: BlockLayout, scaling: float
 ) -> Tensor:
     """Attention of [b, heads, N * B, D] over [b, key/value heads, S + N * B, D].
 
     Returns:
         [b, N * B, heads, D].
     """
+    # machine.check_attention has told whether it is there.
+    from flash_attn import flash_attn_with_kvcache as kernel
+
     size, length = layout.block_size, layout.context_length
     samples, count = layout.anchors.shape
     queries = _blocks(query, size)
@@ -99,20 +81,4 @@ def _context_window(layout: BlockLayout) -> int:
     return layout.window - 1 - layout.block_size
 
 
-def two_call_attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: BlockLayout,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **unused: Any,
-) -> tuple[Tensor, None]:
-    """:func:`attend_in_two` in the signature of transformers; without dropout."""
-    del module, dropout, unused
-    kernel = flash_kernel()
-    return attend_in_two(query, key, value, attention_mask, scaling=scaling, kernel=kernel), None
-
-
-AttentionInterface.register(TWO_CALL_ATTENTION, two_call_attention)
+register_attention(TWO_CALL_ATTENTION, two_call_attention)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 from specforge.algorithms.common.dflash_family_model import create_dflash_sdpa_mask
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask, flex_attention
+from transformers import AttentionInterface
 
-from specforge_dstill.modes.block_attention import BlockLayout
+from specforge_dstill.modes.block_attention import BlockLayout, register_attention
 from specforge_dstill.modes.grouped_attention import grouped_attention
 
 B, S, HEADS, KV_HEADS, D = 4, 19, 4, 2, 8
@@ -82,11 +84,8 @@ def test_groups_and_the_dense_mask_agree_with_gradients(
     window: int | None, causal: bool, group: int, dtype: torch.dtype
 ) -> None:
     grouped, dense = states(dtype), states(dtype)
-    found, weights = grouped_attention(
-        torch.nn.Identity(), *grouped, layout(window, causal, group), scaling=D**-0.5
-    )
+    found = grouped_attention(*grouped, layout(window, causal, group), D**-0.5)
     expected = dense_attention(*dense, layout(window, causal).dense_mask())
-    assert weights is None
     torch.testing.assert_close(found, expected, **TOLERANCE[dtype])
     direction = torch.randn(found.shape, dtype=dtype)
     found.backward(direction)
@@ -106,8 +105,40 @@ def test_the_flex_mask_is_the_dense_mask(window: int | None, causal: bool) -> No
         flexible = flex_attention(
             query, key, value, block_mask=blocks, scale=D**-0.5, enable_gqa=True
         )
-        grouped, _ = grouped_attention(torch.nn.Identity(), query, key, value, ours)
+        grouped = grouped_attention(query, key, value, ours, D**-0.5)
     torch.testing.assert_close(flexible.transpose(1, 2), grouped, **TOLERANCE[torch.float32])
+
+
+def test_transformers_layers_hand_over_the_layout_in_the_place_of_the_mask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The scale is theirs, or one over the root of D; there are no attention weights."""
+    known: dict[str, Any] = {}
+    monkeypatch.setattr(AttentionInterface, "register", known.__setitem__)
+    given = []
+
+    def attend(
+        query: Tensor, key: Tensor, value: Tensor, ours: BlockLayout, scale: float
+    ) -> Tensor:
+        given.append((ours, scale))
+        return query + key - value
+
+    register_attention("a name", attend)
+    ours, query = layout(None, False), torch.full((1, 2, 3, 4), 5.0)
+    for scaling in ({"scaling": 0.3}, {"scaling": None}, {}):
+        found, weights = known["a name"](
+            torch.nn.Identity(),
+            query,
+            query + 2,
+            query,
+            ours,
+            dropout=0.0,
+            is_causal=None,
+            **scaling,
+        )
+        assert weights is None
+        assert torch.equal(found, query + 2)
+    assert given == [(ours, 0.3), (ours, 0.5), (ours, 0.5)]
 
 
 def test_an_anchor_list_that_is_not_sorted_and_no_sample() -> None:
@@ -134,7 +165,7 @@ anchors = torch.linspace(0, S - 1, N).long()[None]
 before = status("VmRSS")
 for group in (8, 1):
     layout = BlockLayout(anchors, S, B, blocks_per_group=group)
-    output, _ = grouped_attention(None, query, key, value, layout)
+    output = grouped_attention(query, key, value, layout, 8**-0.5)
     output.sum().backward()
 print(status("VmHWM") - before)
 """

@@ -14,7 +14,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.mode_names import DSTILL_MODES
 from specforge_dstill.modes import registry
 from specforge_dstill.modes.block_attention import BlockLayout
-from specforge_dstill.modes.two_call_attention import attend_in_two
+from specforge_dstill.modes.two_call_attention import two_call_attention
 from specforge_dstill.options import DstillOptions
 from tests.modes.support import FULL, MIXED, all_anchors, make_drafter, make_sample, roll
 
@@ -64,6 +64,12 @@ def stand_in(
     return out, lse
 
 
+@pytest.fixture(autouse=True)
+def _flash_attn(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = SimpleNamespace(flash_attn_with_kvcache=stand_in)
+    monkeypatch.setitem(sys.modules, "flash_attn", installed)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("window", "causal"), KINDS)
 def test_two_calls_are_one_masked_call(
@@ -73,7 +79,7 @@ def test_two_calls_are_one_masked_call(
     layout = BlockLayout(ANCHORS, S, B, window, causal)
     query = torch.randn(2, HEADS, N * B, D, dtype=dtype)
     key, value = torch.randn(2, 2, KV_HEADS, S + N * B, D, dtype=dtype)
-    found = attend_in_two(query, key, value, layout, scaling=0.3, kernel=stand_in)
+    found = two_call_attention(query, key, value, layout, 0.3)
     expected = scaled_dot_product_attention(
         query, key, value, attn_mask=layout.dense_mask(), scale=0.3, enable_gqa=True
     )
@@ -85,15 +91,11 @@ def test_a_window_within_the_block_is_refused() -> None:
     layout = BlockLayout(ANCHORS, S, B, window=B)
     states = torch.randn(2, HEADS, S + N * B, D)
     with pytest.raises(UserError, match="sliding window wider than the block"):
-        attend_in_two(states[:, :, S:], states, states, layout, scaling=1.0, kernel=stand_in)
+        two_call_attention(states[:, :, S:], states, states, layout, 1.0)
 
 
 @pytest.mark.parametrize("layer_types", [FULL, MIXED], ids=["full", "mixed"])
-def test_a_rollout_on_flash_attn_is_the_rollout(
-    layer_types: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed = SimpleNamespace(flash_attn_with_kvcache=stand_in)
-    monkeypatch.setitem(sys.modules, "flash_attn", installed)
+def test_a_rollout_on_flash_attn_is_the_rollout(layer_types: tuple[str, ...]) -> None:
     sample = make_sample(30)
     anchors = all_anchors(sample)
     window = {"sliding_window": 9}
