@@ -103,7 +103,7 @@ def _entered(folder: Path, manifest: CacheManifest | None, files: Sequence[str])
 
     UserError when a sample of a finished capture has lost its file.
     """
-    if manifest is None or (len(files) >= manifest.samples and not manifest.has_checksums):
+    if manifest is None:
         return {}
     rows = {row["sample_id"]: row for row in read_samples(folder, manifest)}
     if len(files) < len(rows):
@@ -112,7 +112,7 @@ def _entered(folder: Path, manifest: CacheManifest | None, files: Sequence[str])
             f"{folder}: {len(rows) - len(files)} of {len(rows)} samples have lost their file "
             f"(first: {first}); {CAPTURE_AGAIN}"
         )
-    return rows if manifest.has_checksums else {}
+    return rows
 
 
 def _check_layers(folder: Path, manifest: CacheManifest, layers: Sequence[int]) -> None:

@@ -33,9 +33,6 @@ def cache_checks(folder: Path) -> Checks:
     state = CaptureState.read(folder)
     entered = state.entered()
     rest = [name for name in files if name not in entered]
-    if not state.has_checksums:
-        note = "it was captured by an earlier version, which kept no checksums: structure only"
-        return Checks(tuple(state.damages), _by_structure(folder, rest), (note,))
     problems = {name: state.intruder_problem(name) for name in rest}
     left = [name for name, problem in problems.items() if problem is None]
     intruders = [Damage(name, problem) for name, problem in problems.items() if problem]

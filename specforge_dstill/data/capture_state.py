@@ -21,6 +21,7 @@ from specforge_dstill.data.markers import (
     read_identity,
     read_marker,
 )
+from specforge_dstill.data.sealed import UnknownFormatError
 from specforge_dstill.errors import UserError
 
 _OWN_CHECKSUM = "does not match its own checksum"
@@ -49,17 +50,13 @@ class CaptureState:
 
     @classmethod
     def read(cls, folder: Path) -> CaptureState:
+        """Errors: ``UnknownFormatError`` for a capture of another version."""
         found = cls(folder)
         found._read_manifest()
         found._read_identity()
         found._read_markers()
         found._read_samples()
         return found
-
-    @property
-    def has_checksums(self) -> bool:
-        """False for a capture of an earlier version."""
-        return self.manifest is None or self.manifest.has_checksums
 
     def entered(self) -> dict[str, Row]:
         """The rows of feature files by sample id: the markers', and those of the list where a
@@ -90,9 +87,6 @@ class CaptureState:
 
     def lost(self, names: Collection[str]) -> str | None:
         """Of the feature files that are entered, those not among the ``names`` that are there."""
-        if self.manifest is not None and not self.has_checksums:
-            gone = self.manifest.samples - len(names)
-            return f"{gone} of {self.manifest.samples} files are missing" if gone > 0 else None
         entered = self.entered()
         missing = sorted(entered.keys() - set(names))
         if not missing:
@@ -102,6 +96,8 @@ class CaptureState:
     def _read_manifest(self) -> None:
         try:
             self.manifest = CacheManifest.read(self.folder)
+        except UnknownFormatError:
+            raise
         except UserError:
             self.damages.append(Damage(MANIFEST, _OWN_CHECKSUM))
 
@@ -113,6 +109,8 @@ class CaptureState:
                 self.damages.append(Damage(IDENTITY, "missing"))
             elif own is not None and found != own:
                 self.damages.append(Damage(IDENTITY, "is not the manifest's"))
+        except UnknownFormatError:
+            raise
         except UserError:
             found = None
             self.damages.append(Damage(IDENTITY, _OWN_CHECKSUM))
@@ -124,8 +122,6 @@ class CaptureState:
             self.shards = range(max(marked_shards(self.folder), default=-1) + 1)
 
     def _read_markers(self) -> None:
-        if not self.has_checksums:
-            return
         for shard in self.shards:
             try:
                 marker = read_marker(self.folder, shard)
@@ -141,7 +137,7 @@ class CaptureState:
                 self.markers[shard] = marker
 
     def _read_samples(self) -> None:
-        if self.manifest is None or not self.manifest.has_checksums:
+        if self.manifest is None:
             return
         try:
             self.listed = read_samples(self.folder, self.manifest)
@@ -166,7 +162,6 @@ def cache_state(folder: Path, names: Collection[str]) -> str:
     if not is_captured(folder):
         return "without a manifest"
     found = CaptureState.read(folder)
-    progress = found.progress() if found.has_checksums else None
     damage = next((f"{damage.piece}: {damage.problem}" for damage in found.damages), None)
-    faults = [fault for fault in (progress, found.lost(names), damage) if fault is not None]
+    faults = [fault for fault in (found.progress(), found.lost(names), damage) if fault is not None]
     return "; ".join(faults) or "complete"

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specforge_dstill.checksums import json_sha256, sha256_of
+from specforge_dstill.checksums import sha256_of
 from specforge_dstill.data import jsonl
+from specforge_dstill.data.sealed import FORMAT, read_sealed, sealed_bytes
 from specforge_dstill.errors import UserError
-from specforge_dstill.files import json_bytes, reading, write_atomically
+from specforge_dstill.files import reading, write_atomically
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
-#: Format 1 had no checksums; it can still be trained on.
-FORMAT, WITHOUT_CHECKSUMS = 2, 1
 
 #: Notes that do not decide what the features are.
 _NOTES = ("draft_config", "options", "versions", "generation")
@@ -78,48 +77,20 @@ class CacheManifest:
         notes = {name: getattr(self, name) for name in _NOTES}
         return dataclasses.replace(other, **notes) == self
 
-    @property
-    def has_checksums(self) -> bool:
-        """Whether samples.jsonl holds sizes and checksums."""
-        return self.format != WITHOUT_CHECKSUMS
-
     def write(self, folder: Path) -> None:
         """Write manifest.json, the last file of a capture."""
-        write_atomically(folder / MANIFEST, self.to_bytes())
-
-    def to_bytes(self) -> bytes:
-        """The file's content; ``checksum`` is over all the rest."""
-        content = self._as_json()
-        return json_bytes({**content, "checksum": json_sha256(content)})
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> CacheManifest:
-        """The inverse of :meth:`to_bytes`. Errors: ``ValueError`` unless every byte fits."""
-        found = json.loads(content)
-        if not isinstance(found, dict) or found.get("format") not in (FORMAT, WITHOUT_CHECKSUMS):
-            said = found.get("format") if isinstance(found, dict) else None
-            raise ValueError(f"its format is {said!r}, this version reads {FORMAT}")
-        if found.pop("checksum", None) is not None and found["format"] == WITHOUT_CHECKSUMS:
-            raise ValueError("it does not match its own checksum")
-        try:
-            found["target_layer_ids"] = tuple(found["target_layer_ids"])
-            found["keys"] = tuple(found["keys"])
-            manifest = cls(**found)
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"its fields are not a manifest's ({error})") from error
-        if manifest.has_checksums and manifest.to_bytes() != content:
-            raise ValueError("it does not match its own checksum")
-        return manifest
+        write_atomically(folder / MANIFEST, sealed_bytes(self._as_json()))
 
     @classmethod
     def read(cls, folder: Path) -> CacheManifest | None:
-        """The manifest of a cache, None for one that has none (SpecForge's own script)."""
+        """The manifest of a cache, None for one that has none (SpecForge's own script).
+
+        Errors: ``UserError`` when it is damaged, or another version's (``UnknownFormatError``).
+        """
         path = folder / MANIFEST
-        if not path.is_file():
-            return None
         try:
-            with reading(path):
-                return cls.from_bytes(path.read_bytes())
+            found = read_sealed(path)
+            return None if found is None else cls._of_json(found)
         except ValueError as error:
             raise UserError(
                 f"{path}: not a cache's manifest: {error}; if it is damaged, set it aside with: "
@@ -128,6 +99,14 @@ class CacheManifest:
 
     def _as_json(self) -> dict[str, Any]:
         return json.loads(json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def _of_json(cls, found: dict[str, Any]) -> CacheManifest:
+        try:
+            lists = {name: tuple(found[name]) for name in ("target_layer_ids", "keys")}
+            return cls(**{**found, **lists})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"its fields are not a manifest's ({error})") from error
 
 
 def config_hash(config: Any) -> str:
@@ -139,18 +118,17 @@ def config_hash(config: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read_samples(folder: Path, manifest: CacheManifest | None = None) -> list[dict[str, Any]]:
+def read_samples(folder: Path, manifest: CacheManifest) -> list[dict[str, Any]]:
     """The cache's samples.jsonl: a row of every file, see :mod:`specforge_dstill.data.markers`.
 
     Errors: ``UserError`` when it cannot be read, or is not the one that ``manifest`` enters.
     """
     path = folder / SAMPLES
-    if manifest is not None and manifest.has_checksums:
-        with reading(path):
-            checksum = sha256_of(path)
-        if checksum != manifest.samples_sha256:
-            raise UserError(
-                f"{path} does not match its checksum; set it aside with: specforge-dstill verify "
-                f"{folder} --repair, and run the same capture command again"
-            )
+    with reading(path):
+        checksum = sha256_of(path)
+    if checksum != manifest.samples_sha256:
+        raise UserError(
+            f"{path} does not match its checksum; set it aside with: specforge-dstill verify "
+            f"{folder} --repair, and run the same capture command again"
+        )
     return [row for _, row in jsonl.read_objects(path)]

@@ -21,12 +21,11 @@ from typing import Any
 from specforge_dstill.checksums import json_sha256
 from specforge_dstill.damage import ASIDE
 from specforge_dstill.data import jsonl
-from specforge_dstill.data.manifest import WITHOUT_CHECKSUMS
+from specforge_dstill.data.sealed import read_sealed, sealed_bytes
 from specforge_dstill.data.settings import differences
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import (
     create_once,
-    json_bytes,
     make_folder,
     reading,
     remove_quietly,
@@ -129,37 +128,18 @@ def write_marker(folder: Path, shard: int, marker: Marker) -> None:
 
 
 def read_identity(folder: Path) -> dict[str, Any] | None:
-    """What capture.json says; None without it. Errors: ``UserError`` when it is damaged."""
+    """What capture.json says; None without it.
+
+    Errors: ``UserError`` when it is damaged, or another version's (``UnknownFormatError``).
+    """
     path = folder / IDENTITY
-    if not path.is_file():
-        return None
-    with reading(path):
-        content = path.read_bytes()
     try:
-        return parse_identity(content)
+        return read_sealed(path)
     except ValueError as error:
         raise UserError(
             f"{path} is damaged ({error}); set it aside with: specforge-dstill verify {folder} "
             "--repair, and run the same command again"
         ) from error
-
-
-def identity_bytes(identity: dict[str, Any]) -> bytes:
-    """capture.json's content; ``checksum`` is over all the rest."""
-    return json_bytes({**identity, "checksum": json_sha256(identity)})
-
-
-def parse_identity(content: bytes) -> dict[str, Any]:
-    """The inverse of :func:`identity_bytes`. Errors: ``ValueError`` unless every byte fits."""
-    found = json.loads(content)
-    if not isinstance(found, dict):
-        raise ValueError("it is no JSON object")
-    checksum = found.pop("checksum", None)
-    if checksum is None and found.get("format") == WITHOUT_CHECKSUMS:
-        return found  # refused by its format, and told so
-    if identity_bytes(found) != content:
-        raise ValueError("it does not match its own checksum")
-    return found
 
 
 def claim(folder: Path, identity: dict[str, Any]) -> str:
@@ -175,7 +155,7 @@ def claim(folder: Path, identity: dict[str, Any]) -> str:
     if not (folder / IDENTITY).exists():
         _check_vacant(folder, digest)
         make_folder(folder)
-        create_once(folder / IDENTITY, identity_bytes(identity))
+        create_once(folder / IDENTITY, sealed_bytes(identity))
     _check_same(folder, read_identity(folder) or {}, identity)
     return digest
 

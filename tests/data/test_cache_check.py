@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from specforge_dstill.data.cache_check import check_cache
 from specforge_dstill.data.feature_files import FeatureInfo, load_features
 from specforge_dstill.data.float8 import encode_float8
 from specforge_dstill.data.manifest import CacheManifest
+from specforge_dstill.data.sealed import sealed_bytes
 from specforge_dstill.errors import UserError
 from specforge_dstill.token_hash import token_hash
 
@@ -273,6 +275,19 @@ def test_an_unfinished_capture_is_a_warning(tmp_path: Path) -> None:
 
 def test_a_broken_manifest(tmp_path: Path) -> None:
     save(tmp_path, "a.ckpt", record())
-    for text in ("{", "[]", '{"format": 9}', '{"format": 1}'):
+    for text in ("{", "[]", "{}", '{"format": 2}', '{"format": 9, "checksum": ""}'):
         (tmp_path / "manifest.json").write_text(text)
         assert fault(tmp_path).startswith(f"{tmp_path}/manifest.json: not a cache's manifest: ")
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_manifest_of_another_format(tmp_path: Path, number: int) -> None:
+    """Also without a checksum, as format 1 was."""
+    save(tmp_path, "a.ckpt", record())
+    content = {"format": number, "target": "tiny"}
+    for text in (json.dumps(content).encode(), sealed_bytes(content)):
+        (tmp_path / "manifest.json").write_bytes(text)
+        assert fault(tmp_path) == (
+            f"{tmp_path}/manifest.json: its format is {number}, and this version reads 2; use the "
+            "version that wrote it, or capture into another folder"
+        )

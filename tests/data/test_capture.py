@@ -97,7 +97,7 @@ def test_the_cache_on_disk(model: Any, tmp_path: Path) -> None:
     assert (done.samples, done.dropped) == (6, {"no two neighbouring scored tokens": 1})
     assert done.dropped_ids == {"no two neighbouring scored tokens": ["s1"]}
     assert told == [3, 3, 1]
-    rows = read_samples(tmp_path)
+    rows = read_samples(tmp_path, done)
     assert [row["sample_id"] for row in rows] == [
         "data/00000/00000000.ckpt", "data/00000/00000002.ckpt", "data/00001/00000003.ckpt",
         "data/00001/00000004.ckpt", "data/00001/00000005.ckpt", "data/00002/00000006.ckpt",

@@ -404,9 +404,11 @@ def test_a_damaged_identity_is_named(model: Any, tmp_path: Path) -> None:
     )
 
 
-def test_a_capture_of_an_earlier_version_is_told(model: Any, tmp_path: Path) -> None:
+def test_a_capture_of_another_format_is_left_alone(model: Any, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a.ckpt").write_bytes(b"")
     (tmp_path / "capture.json").write_text('{"format": 1}')
-    with pytest.raises(UserError, match=r"other settings \(.*format was 1 and is now 2"):
+    before = files_of(tmp_path)
+    with pytest.raises(UserError, match="its format is 1, and this version reads 2; use the"):
         capture_here(tmp_path, make_samples([9]), TransformersExtractor(model, LAYERS))
+    assert files_of(tmp_path) == before

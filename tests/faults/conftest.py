@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specforge_dstill.data.manifest import read_samples
+from specforge_dstill.data.manifest import CacheManifest, read_samples
 from specforge_dstill.trajectory_store import open_store, verify_store
 from tests import tiny
 from tests.faults.jobs import Job, finish
@@ -48,7 +48,9 @@ class Work:
             ids = list(open_store(str(output)).sample_ids)
             assert verify_store(output) == []
         else:
-            ids = [row["sample_id"] for row in read_samples(output)]
+            manifest = CacheManifest.read(output)
+            assert manifest is not None
+            ids = [row["sample_id"] for row in read_samples(output, manifest)]
         assert len(ids) == len(set(ids)) == SAMPLES
 
     def kept(self, folder: Path) -> list[str]:

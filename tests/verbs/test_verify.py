@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import random
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from specforge_dstill.cli import main
 from specforge_dstill.data.capture_core import Share
 from specforge_dstill.data.manifest import CacheManifest
 from specforge_dstill.data.markers import Marker, read_marker
+from specforge_dstill.data.sealed import sealed_bytes
 from specforge_dstill.trajectory_store import SampleRecord, TrajectoryStore, shard_name
 from tests.data.caches import (
     Planted,
@@ -352,17 +354,19 @@ def test_float8_states_that_decode_to_nan(
     assert "/a.ckpt: its hidden_states hold NaN or infinite values" in found.lines
 
 
-def test_a_cache_of_an_earlier_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["manifest.json", "capture.json"])
+def test_a_cache_of_another_format_is_refused_and_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     folder = captured(tmp_path / "cache")
-    manifest = CacheManifest.read(folder)
-    assert manifest is not None
-    text = (folder / "manifest.json").read_text()
-    lines = [line for line in text.splitlines() if '"checksum"' not in line]
-    old = "\n".join(lines).replace('"format": 2', '"format": 1')
-    (folder / "manifest.json").write_text(old)
-    (folder / "capture.json").write_text('{"format": 1}')
-    found = Verified(capsys, folder)
-    assert any("which kept no checksums: structure only" in line for line in found.lines)
+    content = json.loads((folder / name).read_text())
+    del content["checksum"]
+    (folder / name).write_bytes(sealed_bytes({**content, "format": 3}))
+    before = files_of(folder)
+    found = Verified(capsys, folder, "--repair")
+    assert (found.status, found.lines) == (2, [])
+    assert f"{folder / name}: its format is 3, and this version reads 2; use the" in found.error
+    assert files_of(folder) == before
 
 
 # -- stores ------------------------------------------------------------------------------------
