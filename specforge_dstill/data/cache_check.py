@@ -16,6 +16,7 @@ from specforge_dstill.data.manifest import CacheManifest, read_samples
 from specforge_dstill.data.markers import IDENTITY, Row
 from specforge_dstill.data.sample_check import CAPTURE_AGAIN, SampleCheck, dtype_name, listed
 from specforge_dstill.errors import UserError
+from specforge_dstill.trajectory_store.sharding import partition
 
 _THREADS = 8
 
@@ -71,7 +72,7 @@ def check_cache(
         entered=_entered(folder, manifest, files),
     )
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        found = list(pool.map(wanted.check, files[rank::world_size]))
+        found = list(pool.map(wanted.check, partition(files, world_size, rank)))
     others = {info.dtype for info in found if dtype is not None} - {dtype, FLOAT8}
     if others and rank == 0:
         names = ", ".join(sorted(dtype_name(other) for other in others))

@@ -11,7 +11,7 @@ import torch
 
 from specforge_dstill.arguments import add_placement, add_run_file, json_object, positive
 from specforge_dstill.data import chat, targets
-from specforge_dstill.data.capture_core import Share, capture_samples, shards_of
+from specforge_dstill.data.capture_core import Share, capture_samples
 from specforge_dstill.data.capture_input import FP8, computed_dtype, read_input
 from specforge_dstill.data.capture_plan import CapturePlan
 from specforge_dstill.data.capture_sglang import load_sglang
@@ -22,6 +22,7 @@ from specforge_dstill.data.progress import Progress
 from specforge_dstill.data.targets import DTYPES
 from specforge_dstill.errors import UserError
 from specforge_dstill.runfile import load_run
+from specforge_dstill.trajectory_store.sharding import shard_samples
 
 EXAMPLE = """example:
   specforge-dstill capture --config dstill.yaml --conversations answers.jsonl
@@ -129,8 +130,8 @@ def _share(args: argparse.Namespace) -> Share:
 
 
 def _count(samples: int, size: int, share: Share) -> int:
-    mine = shards_of(samples, size)[share.rank :: share.world]
-    return sum(min(size, samples - shard * size) for shard in mine)
+    mine = share.shards(samples, size)
+    return sum(len(shard_samples(range(samples), shard, size)) for shard in mine)
 
 
 class _LazyTarget:

@@ -32,6 +32,7 @@ from specforge_dstill.data.manifest import SAMPLES, CacheManifest
 from specforge_dstill.data.markers import Marker, MarkerError, claim, marker_name, read_marker
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import remove_quietly, temporary_files, write_atomically
+from specforge_dstill.trajectory_store.sharding import partition, shard_count, shard_samples
 
 _NAMED_IDS = 20
 
@@ -46,6 +47,10 @@ class Share:
     rank: int = 0
     world: int = 1
     writes: bool = True
+
+    def shards(self, samples: int, shard_size: int) -> Sequence[int]:
+        """The shards of this part."""
+        return partition(range(shard_count(samples, shard_size)), self.world, self.rank)
 
 
 def capture_samples(
@@ -84,23 +89,19 @@ def capture_samples(
         batch_tokens=batch_tokens,
         writes=share.writes,
     )
-    for shard in shards_of(len(samples), manifest.shard_size)[share.rank :: share.world]:
-        indices = writer.indices(shard, len(samples))
+    size = manifest.shard_size
+    for shard in share.shards(len(samples), size):
+        indices = shard_samples(range(len(samples)), shard, size)
         if not writer.is_complete(shard, len(indices)):
             writer.capture_shard(shard, {i: _get(samples, i) for i in indices}, extract)
         update(len(indices))
     if not share.writes:
         return None
-    done = _finish(folder, manifest, shards_of(len(samples), manifest.shard_size))
+    done = _finish(folder, manifest, range(shard_count(len(samples), size)))
     if done is not None and share.world == 1:  # else other ranks may be writing there
         for leftover in temporary_files(folder):
             remove_quietly(leftover)
     return done
-
-
-def shards_of(samples: int, shard_size: int) -> range:
-    """The shards of a capture."""
-    return range(-(-samples // shard_size))
 
 
 def _get(samples: Sequence[TokenSample], index: int) -> TokenSample | str:

@@ -52,10 +52,6 @@ class ShardWriter:
     batch_tokens: int
     writes: bool
 
-    def indices(self, shard: int, samples: int) -> range:
-        """The places of a shard's samples among all."""
-        return range(shard * self.shard_size, min(samples, (shard + 1) * self.shard_size))
-
     def is_complete(self, shard: int, count: int) -> bool:
         """Whether the shard's marker enters all of it, and its files have the sizes it tells."""
         marker = self._marker(shard, count)

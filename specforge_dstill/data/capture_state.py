@@ -9,7 +9,6 @@ from pathlib import Path
 from specforge_dstill.checksums import json_sha256
 from specforge_dstill.damage import Damage
 from specforge_dstill.data.cache_folder import is_captured
-from specforge_dstill.data.capture_core import shards_of
 from specforge_dstill.data.manifest import MANIFEST, SAMPLES, CacheManifest, read_samples
 from specforge_dstill.data.markers import (
     IDENTITY,
@@ -23,6 +22,7 @@ from specforge_dstill.data.markers import (
 )
 from specforge_dstill.data.sealed import UnknownFormatError
 from specforge_dstill.errors import UserError
+from specforge_dstill.trajectory_store.sharding import shard_count
 
 _OWN_CHECKSUM = "does not match its own checksum"
 
@@ -117,7 +117,8 @@ class CaptureState:
         identity = own or found
         if identity is not None:
             self.capture = json_sha256(identity)
-            self.shards = shards_of(identity["conversation_count"], identity["shard_size"])
+            count = shard_count(identity["conversation_count"], identity["shard_size"])
+            self.shards = range(count)
         else:
             self.shards = range(max(marked_shards(self.folder), default=-1) + 1)
 

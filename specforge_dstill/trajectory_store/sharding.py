@@ -1,7 +1,7 @@
 """Which samples are in which shard, and which process writes which shard: pure functions.
 
-A store's files depend on the list of samples and the shard size alone, never on the number of
-processes or the order of work.
+The files of a store and of a feature cache depend on the list of samples and the shard size alone,
+never on the number of processes or the order of work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def shard_samples(samples: Sequence[T], index: int, shard_size: int) -> Sequence
     return samples[index * shard_size : (index + 1) * shard_size]
 
 
-def partition(work: Sequence[int], ranks: int, rank: int) -> Sequence[int]:
+def partition(work: Sequence[T], ranks: int, rank: int) -> Sequence[T]:
     """Rank ``rank``'s share of ``work``: the shares are disjoint, complete, and even to one."""
     if not 0 <= rank < ranks:
         raise ValueError(f"rank {rank} is not one of {ranks} ranks")
