@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from specforge_dstill.console import FAILED, ReportedError, report, say
 from specforge_dstill.errors import UserError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from specforge.application import ResolvedRun
     from specforge.config import Config
 
-Role = Literal["auto", "all", "producer", "consumer", "both"]
 _RENDEZVOUS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _DRAFTERS = ("model.draft_checkpoint_path", TEACHER_OPTION)
 # In what gloo and NCCL say of a collective that another rank has left.

@@ -26,6 +26,7 @@ from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.collect import Collector, store_identity
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.draws import sample_generator
+from specforge_dstill.modes.records import StoredRecords
 from specforge_dstill.modes.student import student_strategy
 from specforge_dstill.modes.teacher import teacher_strategy
 from specforge_dstill.options import CollectOptions, DstillOptions
@@ -182,7 +183,9 @@ class Ours:
 
     def _student(self, store: TrajectoryStore) -> DraftTrainStrategy:
         step = BlockStep(self.drafter, self.options)
-        return student_strategy(step, store, num_anchors=self.shape.anchors, seed=SEED)
+        return student_strategy(
+            step, StoredRecords(store), num_anchors=self.shape.anchors, seed=SEED
+        )
 
     def _move(self, batch: TrainBatch) -> TrainBatch:
         tensors = {name: tensor.to(self.device) for name, tensor in batch.tensors.items()}

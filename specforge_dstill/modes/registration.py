@@ -30,7 +30,7 @@ from specforge_dstill.modes.checkpoints import build_draft
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.feature_source import collator, normalizer_for, reader_for
 from specforge_dstill.modes.records import RecordSource, record_source
-from specforge_dstill.modes.student import strategy_from
+from specforge_dstill.modes.student import student_strategy
 from specforge_dstill.modes.teacher import teacher_strategy
 from specforge_dstill.options import DstillOptions
 
@@ -153,12 +153,10 @@ def _step_provider(mode: str, options: DstillOptions, source: _Source) -> StepPr
 
 
 def _builder(mode: str, options: DstillOptions, source: _Source) -> Callable[..., Any]:
-    def build(
-        model: nn.Module, *, seed: int, num_anchors: int, target_head: Any = None, **_: Any
-    ) -> Any:
+    def build(model: nn.Module, *, seed: int, num_anchors: int, **_: Any) -> Any:
         step = BlockStep(model, options)
         if mode == "dstill_student":
-            return strategy_from(step, source.records, num_anchors=num_anchors, seed=seed)
+            return student_strategy(step, source.records, num_anchors=num_anchors, seed=seed)
         return teacher_strategy(step, num_anchors=num_anchors, seed=seed)
 
     return build

@@ -21,9 +21,9 @@ from specforge_dstill.maths.trajectory_weights import agreement_weights
 from specforge_dstill.modes.block_batch import SampleBlocks
 from specforge_dstill.modes.block_step import BlockStep, Sample, draft_weights, samples_of
 from specforge_dstill.modes.draws import sample_generator
-from specforge_dstill.modes.records import RecordSource, StoredRecords
+from specforge_dstill.modes.records import RecordSource
 from specforge_dstill.options import StudentOptions
-from specforge_dstill.trajectory_store import SampleRecord, TrajectoryReader
+from specforge_dstill.trajectory_store import SampleRecord
 
 
 @dataclass(frozen=True)
@@ -180,13 +180,6 @@ def progress_of(ctx: StepContext | None) -> float:
 
 
 def student_strategy(
-    step: BlockStep, store: TrajectoryReader, *, num_anchors: int, seed: int
-) -> StudentStrategy:
-    """Put Stage II together for a drafter and its teacher's store."""
-    return strategy_from(step, StoredRecords(store), num_anchors=num_anchors, seed=seed)
-
-
-def strategy_from(
     step: BlockStep, records: RecordSource, *, num_anchors: int, seed: int
 ) -> StudentStrategy:
     """Put Stage II together for a drafter and a source of its teacher's trajectories."""

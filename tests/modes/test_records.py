@@ -15,7 +15,7 @@ from specforge_dstill.maths.anchors import valid_anchors
 from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.records import LiveTeacher, RecordSource, StoredRecords, record_source
 from specforge_dstill.modes.refine import Refiner
-from specforge_dstill.modes.student import StudentStrategy, strategy_from
+from specforge_dstill.modes.student import StudentStrategy, student_strategy
 from specforge_dstill.options import CollectOptions, DstillOptions
 from specforge_dstill.runfile import load_run
 from specforge_dstill.token_hash import token_hash
@@ -94,7 +94,7 @@ def collected(folder: Path, samples: Batch, anchors: list[Tensor], *, dtype: str
 def step_of(source: RecordSource, samples: Batch) -> tuple[StepOutput, list[Tensor], int]:
     """A step of a fresh student: what it returns, its gradients, and the bytes its graph keeps."""
     student = make_drafter(MIXED)
-    strategy = strategy_from(BlockStep(student, options()), source, num_anchors=ANCHORS, seed=0)
+    strategy = student_strategy(BlockStep(student, options()), source, num_anchors=ANCHORS, seed=0)
     kept = 0
 
     def count(tensor: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ def test_the_teacher_is_frozen_and_shares_the_targets_parts(stages: Stages) -> N
     saved = draft_of(stages.folder / "out/teacher/dstill_teacher-latest")
     assert same_weights(dict(teacher.draft_model.state_dict()), saved)
     # It is no part of what is trained, wrapped and saved.
-    strategy: StudentStrategy = strategy_from(
+    strategy: StudentStrategy = student_strategy(
         BlockStep(student, run.options), source, num_anchors=4, seed=0
     )
     assert strategy.trainable_module() is student

@@ -13,6 +13,7 @@ from specforge_dstill.maths.root_schedule import RootSchedule
 from specforge_dstill.modes.block_batch import SampleBlocks
 from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.drafter import BlockDrafter
+from specforge_dstill.modes.records import StoredRecords
 from specforge_dstill.modes.student import StudentStrategy, progress_of, student_strategy
 from specforge_dstill.options import DstillOptions, StudentOptions
 from tests import tiny
@@ -42,7 +43,7 @@ def strategy_of(
 ) -> StudentStrategy:
     all_options = DstillOptions(steps=3, rows_per_tile=7, student=StudentOptions(**options))
     return student_strategy(
-        BlockStep(drafter, all_options), store, num_anchors=num_anchors, seed=seed
+        BlockStep(drafter, all_options), StoredRecords(store), num_anchors=num_anchors, seed=seed
     )
 
 
