@@ -63,6 +63,11 @@ VERBS = {
         "measure how many tokens the target accepts, and the speed-up",
         "evaluate --replay --prompts gsm8k=test.jsonl --drafter student=student-latest",
     ),
+    "ablate": Verb(
+        "specforge_dstill.verbs.ablate",
+        "train and measure a grid of variants over several seeds",
+        "ablate ablations.yaml",
+    ),
     "report": Verb(
         "specforge_dstill.verbs.report",
         "make a page of tables and figures from results",

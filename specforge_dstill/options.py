@@ -169,7 +169,7 @@ class DstillOptions(Section):
 
     def flat(self) -> dict[str, Scalar]:
         """Every option under its dotted name, `dstill.student.alpha`."""
-        return _flatten(self.model_dump(), "dstill.")
+        return flatten(self.model_dump(), "dstill.")
 
     def contract(self, section: str) -> dict[str, Scalar]:
         """What must stay the same when a run of that stage resumes: K and the stage's options.
@@ -210,11 +210,12 @@ def parse_options(section: object, *, keys: list[str] | None = None) -> DstillOp
         raise explain(error, DstillOptions, prefix="dstill.", keys=keys or option_keys()) from None
 
 
-def _flatten(values: Mapping[str, Any], prefix: str) -> dict[str, Scalar]:
-    flat: dict[str, Scalar] = {}
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections under dotted names, `training.seed`."""
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{name}.")
+            flat |= flatten(value, f"{prefix}{name}.")
         else:
             flat[prefix + name] = value
     return flat

@@ -16,14 +16,21 @@ The stages, each a command that you could type in runs/demo (their logs are in r
                  torchrun -m specforge.train --mode dstill_student
                  torchrun -m specforge.train --mode dflash model.draft_checkpoint_path=…
     evaluate     specforge-dstill evaluate --replay …   the paper's Table 4 in small
+    report       specforge-dstill report results …      the same as a page, with curves
 
 A stage that was finished is not run again; remove runs/demo to start afresh.
+
+    .venv/bin/python examples/demo/run.py --ablations     in hours
+
+trains and measures everything on three seeds instead, with the paper's variants of the student:
+target, regenerate, capture, then specforge-dstill ablate ablations.yaml.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -37,18 +44,9 @@ EVALUATED_PROMPTS = 200
 MAX_NEW_TOKENS = 80
 
 
-def stages() -> list[Stage]:
-    """The pipeline, top to bottom. Paths are relative to the demo's folder."""
+def data_stages() -> list[Stage]:
+    """From nothing to the feature cache. Paths are relative to the demo's folder."""
     answers = [*DSTILL, "regenerate", "--backend", "transformers", "--target", "target"]
-    trained_on = [
-        "run_id=dflash-more",
-        "output_dir=output/dflash-more",
-        "model.draft_checkpoint_path=output/dflash",
-        "training.num_epochs=4",
-        "training.learning_rate=5e-4",
-    ]
-    drafters = ["dflash=output/dflash", "dflash-more=output/dflash-more:1"]
-    drafters += ["teacher=output/teacher", "student=output/student:1"]
     return [
         Stage("target", {"target": [PYTHON, str(HERE / "target.py"), "--output", "."]}),
         Stage(
@@ -62,6 +60,23 @@ def stages() -> list[Stage]:
             },
         ),
         Stage("capture", {"capture": [*DSTILL, "capture", "--conversations", "answers.jsonl"]}),
+    ]
+
+
+def training_stages() -> list[Stage]:
+    """From the feature cache to the table."""
+    trained_on = [
+        "run_id=dflash-more",
+        "output_dir=output/dflash-more",
+        "model.draft_checkpoint_path=output/dflash",
+        "training.num_epochs=4",
+        "training.learning_rate=5e-4",
+    ]
+    drafters = ["dflash=output/dflash", "dflash-more=output/dflash-more:1"]
+    drafters += ["teacher=output/teacher", "student=output/student:1"]
+    logs = [f"{name}=logs/{name}.log" for name in ("dflash", "dflash-more", "teacher", "student")]
+    curves = [word for log in logs for word in ("--training", log)]
+    return [
         Stage(
             "baseline-and-teacher",
             {"dflash": train("dflash"), "teacher": train("dstill_teacher")},
@@ -82,6 +97,7 @@ def stages() -> list[Stage]:
                 ]
             },
         ),
+        Stage("report", {"report": [*DSTILL, "report", "results", *curves]}),
     ]
 
 
@@ -90,15 +106,21 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", type=Path, default=Path("runs/demo"), help="the demo's folder")
+    parser.add_argument("--ablations", action="store_true", help="three seeds, all variants")
     args = parser.parse_args()
     work = args.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    shutil.copy(HERE / "dstill.yaml", work)
+    for name in ("dstill.yaml", "ablations.yaml"):
+        shutil.copy(HERE / name, work)
     start = time.monotonic()
-    run_stages(stages(), work, threads=1)
+    run_stages(data_stages(), work, threads=1)
+    if args.ablations:
+        status = subprocess.call([*DSTILL, "ablate", "ablations.yaml"], cwd=work)
+        raise SystemExit(status)
+    run_stages(training_stages(), work, threads=1)
     print(f"{'all':<28} {time.monotonic() - start:.0f} s\n")
     print((work / "results" / "table.txt").read_text())
-    print(f"plot: {args.work / 'results' / 'acceptance.png'}")
+    print(f"page: {args.work / 'report' / 'report.html'}")
 
 
 if __name__ == "__main__":

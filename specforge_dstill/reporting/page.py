@@ -21,6 +21,7 @@ from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.serving import serving_grids
 from specforge_dstill.reporting.settings import settings_of
 from specforge_dstill.reporting.tables import Number, Page, Picture, Table
+from specforge_dstill.reporting.variant_table import variant_table
 
 
 def make_page(
@@ -28,9 +29,14 @@ def make_page(
     *,
     title: str,
     comparisons: Sequence[Comparison] = (),
+    reference: str | None = None,
     curves: Sequence[Curve] = (),
 ) -> Page:
-    """Everything that the results have something for."""
+    """Everything that the results have something for.
+
+    Args:
+        reference: a drafter that all are set against in a table of their own.
+    """
     folders = [found.name for found in results]
     settings = settings_of(
         (run, report) for run, found in enumerate(results) for report in found.reports
@@ -40,6 +46,8 @@ def make_page(
     grids = [*decoded_grids(quantities), *served]
     tables = [*table_1(quantities), *grid_tables(grids), *table_4(quantities)]
     for one in quantities:
+        if reference is not None:
+            tables += variant_table(one, reference)
         for comparison in (*PAPERS, *comparisons):
             tables += comparison_table(one, comparison)
     return Page(

@@ -53,6 +53,11 @@ class Number:
 Cell = str | Number
 
 
+def cell_text(cell: Cell) -> str:
+    """A cell in one line, a number with its intervals."""
+    return " ".join((cell.text, *cell.intervals)) if isinstance(cell, Number) else cell
+
+
 @dataclass(frozen=True)
 class Table:
     """A table.

@@ -13,6 +13,7 @@ from specforge_dstill.reporting.html import html
 from specforge_dstill.reporting.markdown import markdown
 from specforge_dstill.reporting.page import make_page
 from specforge_dstill.reporting.settings import Method
+from specforge_dstill.reporting.tables import Page
 
 EXAMPLE = """example:
   specforge-dstill report --output report results/seed1 results/seed2 results/seed3
@@ -43,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=comparison,
         metavar="NAME[:STEPS],…",
         help="a table of these drafters side by side; repeat it for more tables",
+    )
+    add(
+        "--against", metavar="NAME", help="a table of all drafters and their difference to this one"
     )
     add(
         "--training",
@@ -82,10 +86,19 @@ def run(args: argparse.Namespace) -> int:
     """Write the page."""
     curves = [curve for name, path in args.training for curve in read_curves(name, path)]
     page = make_page(
-        read_folders(args.folders), title=args.title, comparisons=args.compare, curves=curves
+        read_folders(args.folders),
+        title=args.title,
+        comparisons=args.compare,
+        reference=args.against,
+        curves=curves,
     )
-    make_folder(args.output)
-    write_atomically(args.output / HTML, html(page).encode())
-    write_atomically(args.output / MARKDOWN, markdown(page).encode())
-    print(f"{args.output / HTML}, {args.output / MARKDOWN}")
+    print(write_page(page, args.output))
     return 0
+
+
+def write_page(page: Page, folder: Path) -> str:
+    """Write both forms; their paths in words."""
+    make_folder(folder)
+    write_atomically(folder / HTML, html(page).encode())
+    write_atomically(folder / MARKDOWN, markdown(page).encode())
+    return f"{folder / HTML}, {folder / MARKDOWN}"

@@ -1,0 +1,1 @@
+"""Variants of a training, over several seeds, as one command."""

@@ -1,0 +1,205 @@
+"""From a grid to commands: for each training, collection and evaluation, shared where possible.
+
+A collection belongs to a teacher, a seed and its own options, and serves all variants that ask for
+just that. The feature cache is the run file's and serves all; so do the target's answers.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specforge_dstill.ablations.grid import Grid, Variant
+from specforge_dstill.errors import UserError
+from specforge_dstill.options import Scalar, flatten
+from specforge_dstill.runfile import load_run
+
+#: What a variant's options change in the records that it reads, too.
+_OF_RECORDS = ("dstill.steps", "dstill.collect.")
+#: What may change between two runs of the command without the result being another.
+_FREE = (
+    *("deployment", "tracking", "profiling", "training.resume_from", "training.role"),
+    *("training.save_interval", "training.log_interval", "training.max_checkpoints"),
+    *("training.dist_timeout", "data.dataloader_num_workers", "model.cache_dir"),
+)
+
+
+LOG, _STORE = "log.txt", "store"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command.
+
+    Attributes:
+        name: such as ``seed-0/student``; also its folder's below the output folder.
+        command: its words.
+        needs: the names of jobs that must be done before.
+        settings: what its result depends on.
+        remade: whether it is simply done again under other settings; a training is refused.
+        fresh: words for its first start only.
+        latest: a checkpoint that it goes on from, where there is one.
+    """
+
+    name: str
+    folder: Path
+    command: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    remade: bool = False
+    fresh: tuple[str, ...] = ()
+    latest: Path | None = None
+
+    def words(self) -> list[str]:
+        """The command as it is to be started now."""
+        if self.latest is not None and self.latest.exists():
+            return [*self.command, f"training.resume_from={self.latest}"]
+        return [*self.command, *self.fresh]
+
+
+def jobs_of(grid: Grid) -> list[Job]:
+    """All jobs, each after those that it needs.
+
+    Raises:
+        UserError: an option that no section has, or a value out of bounds, with the variant's name.
+    """
+    found: dict[str, Job] = {}
+    evaluated: Job | None = None
+    for seed in grid.seeds:
+        trained = []
+        for name, variant in grid.ordered():
+            planned = _Planned(grid, seed, name, variant)
+            for job in planned.jobs():
+                found.setdefault(job.name, job)
+            trained.append(found[planned.job_name])
+        evaluated = _evaluation(grid, seed, trained, after=evaluated)
+        found[evaluated.name] = evaluated
+    return list(found.values())
+
+
+def results_of(grid: Grid, seed: int) -> Path:
+    """Where a seed's evaluation is."""
+    return Path(grid.output) / f"seed-{seed}" / "results"
+
+
+def log_of(grid: Grid, seed: int, variant: str) -> Path:
+    """What a variant's training said."""
+    return Path(grid.output) / f"seed-{seed}" / variant / LOG
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A variant under a seed."""
+
+    grid: Grid
+    seed: int
+    name: str
+    variant: Variant
+
+    @property
+    def job_name(self) -> str:
+        return f"seed-{self.seed}/{self.name}"
+
+    def folder(self, name: str) -> Path:
+        return Path(self.grid.output) / f"seed-{self.seed}" / name
+
+    def checkpoint(self, name: str) -> Path:
+        """A variant's last; SpecForge keeps the link."""
+        return self.folder(name) / f"{name}-latest"
+
+    def jobs(self) -> Iterator[Job]:
+        """The collection that it reads, if any, and its training."""
+        variant, needs = self.variant, []
+        own = {**variant.options, "training.seed": self.seed, "run_id": self.name}
+        own["output_dir"] = str(self.folder(self.name))
+        start: dict[str, Scalar] = {}
+        if variant.start is not None:
+            needs.append(f"seed-{self.seed}/{variant.start}")
+            start["model.draft_checkpoint_path"] = str(self.checkpoint(variant.start))
+            if variant.online:
+                own["dstill.student.teacher"] = str(self.checkpoint(variant.start))
+        if variant.mode == "dstill_student" and not variant.online:
+            collection = self._collection(start)
+            needs.append(collection.name)
+            own["dstill.trajectories"] = str(collection.folder / _STORE)
+            yield collection
+        yield Job(
+            name=self.job_name,
+            folder=self.folder(self.name),
+            command=self._training(variant.mode, own),
+            needs=tuple(needs),
+            settings={**self._settings(variant.mode, own | start), "ranks": self.grid.ranks},
+            fresh=tuple(_words(start)),
+            latest=self.checkpoint(self.name),
+        )
+
+    def _collection(self, teacher: Mapping[str, Scalar]) -> Job:
+        asked = {k: v for k, v in self.variant.options.items() if k.startswith(_OF_RECORDS)}
+        name = "-".join(["records", str(self.variant.start), *(_slug(k, asked[k]) for k in asked)])
+        folder = self.folder(name)
+        own = {**asked, **teacher, "training.seed": self.seed, "output_dir": str(folder)}
+        own["dstill.trajectories"] = str(folder / _STORE)
+        return Job(
+            name=f"seed-{self.seed}/{name}",
+            folder=folder,
+            command=self._training("dstill_collect", own),
+            needs=(f"seed-{self.seed}/{self.variant.start}",),
+            settings=self._settings("dstill_collect", own),
+        )
+
+    def _training(self, mode: str, options: Mapping[str, Scalar]) -> tuple[str, ...]:
+        grid = self.grid
+        here = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(grid.ranks))
+        start = shlex.split(grid.launcher) if grid.launcher else [sys.executable, *here]
+        module = ("-m", "specforge.train", "--mode", mode, "--config", grid.run)
+        return (*start, *module, *_words(options))
+
+    def _settings(self, mode: str, options: Mapping[str, Scalar]) -> dict[str, Any]:
+        try:
+            run = load_run(self.grid.run, _words(options), mode)
+        except UserError as error:
+            raise UserError(f"variants.{self.name}: {error}") from None
+        values = {**flatten(run.config.model_dump()), **run.options.flat()}
+        return {name: value for name, value in values.items() if not name.startswith(_FREE)}
+
+
+def _evaluation(grid: Grid, seed: int, trained: list[Job], *, after: Job | None) -> Job:
+    """One for all variants of a seed. They share the target's answers, so they take turns."""
+    asked, results = grid.evaluate, results_of(grid, seed)
+    words = [sys.executable, "-m", "specforge_dstill", "evaluate", "--replay", "--config", grid.run]
+    for name, source in asked.prompts.items():
+        words += ["--prompts", name if source is None else f"{name}={source}"]
+    words += ["--max-new-tokens", str(asked.max_new_tokens), "--batch-size", str(asked.batch_size)]
+    if asked.limit is not None:
+        words += ["--limit", str(asked.limit)]
+    for (name, variant), job in zip(grid.ordered(), trained, strict=True):
+        passes = variant.passes or ([1] if variant.mode == "dstill_student" else None)
+        steps = "" if passes is None else ":" + ",".join(map(str, passes))
+        words += ["--drafter", f"{name}={job.latest}{steps}"]
+    words += ["--answers", str(Path(grid.output) / "answers"), "--output", str(results)]
+    return Job(
+        name=f"seed-{seed}/{results.name}",
+        folder=results,
+        command=tuple(words),
+        needs=tuple(job.name for job in (*trained, *([after] if after else []))),
+        settings={"command": words[1:]},
+        remade=True,
+    )
+
+
+def _words(options: Mapping[str, Scalar]) -> list[str]:
+    return [f"{name}={_text(value)}" for name, value in options.items()]
+
+
+def _text(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
+
+
+def _slug(option: str, value: Scalar) -> str:
+    return f"{option.rpartition('.')[2]}={_text(value)}".replace("/", "_")

@@ -1,0 +1,57 @@
+"""The file: what it may say, and one line for what it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specforge_dstill.errors import UserError
+from tests.ablations.grids import VARIANTS, grid
+
+
+def test_a_variant_comes_after_the_one_it_starts_from(tmp_path: Path) -> None:
+    names = [name for name, _ in grid(tmp_path).ordered()]
+    assert names == ["teacher", "student", "student-ce", "student-k2", "dflash", "dflash-more"]
+
+
+def test_options_stand_beside_the_words_of_a_variant(tmp_path: Path) -> None:
+    variants = grid(tmp_path).variants
+    assert variants["dflash-more"].options == {"training.num_epochs": 1}
+    assert (variants["dflash-more"].start, variants["dflash-more"].passes) == ("dflash", [1])
+    assert variants["student"].mode == "dstill_student"
+
+
+def one(**variant: Any) -> dict[str, Any]:
+    return {**VARIANTS, "mine": variant}
+
+
+MISTAKES = [
+    ({"variants": None}, "variants: is required"),
+    ({"evaluate": None}, "evaluate: is required"),
+    ({"evaluate": {"prompts": {}}}, "evaluate.prompts"),
+    ({"sedes": [1]}, "sedes: unknown option; did you mean seeds?"),
+    ({"seeds": [1, 1]}, "names one twice"),
+    ({"jobs": 0}, "jobs: 0 is not allowed"),
+    ({"reference": "other"}, "there is no variant other"),
+    ({"variants": one(form="teacher")}, "variants.mine.form: unknown option; did you mean"),
+    ({"variants": one(mode="eagle3")}, "'dflash', 'dstill_teacher' or 'dstill_student'"),
+    ({"variants": one()}, "variants.mine.from: name the variant whose records it learns"),
+    ({"variants": one(**{"from": "nobody"})}, "variants.mine.from: there is no variant nobody"),
+    ({"variants": one(**{"from": "mine"})}, "mine <- mine"),
+    ({"variants": {**VARIANTS, "a/b": {"from": "teacher"}}}, "a/b"),
+    ({"variants": {**VARIANTS, "student": [1]}}, "student"),
+    ({"variants": one(**{"from": "teacher", "run_id": "x"})}, "run_id cannot be set in a variant"),
+    ({"variants": one(**{"from": "teacher", "training.seed": 1})}, "give seeds:"),
+    ({"variants": one(**{"from": "teacher", "dstill.trajectories": "x"})}, "only online"),
+]
+
+
+@pytest.mark.parametrize(("changes", "told"), MISTAKES)
+def test_a_mistake_is_told_in_one_line(tmp_path: Path, changes: Any, told: str) -> None:
+    with pytest.raises(UserError) as raised:
+        grid(tmp_path, **changes)
+    assert told in str(raised.value)
+    assert str(raised.value).startswith(str(tmp_path / "grid.yaml"))
+    assert "\n" not in str(raised.value)

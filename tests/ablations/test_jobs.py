@@ -1,0 +1,92 @@
+"""Which commands a grid becomes, and what they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specforge_dstill.ablations.grid import Grid
+from specforge_dstill.ablations.jobs import Job, jobs_of
+from specforge_dstill.errors import UserError
+from tests.ablations.grids import VARIANTS, grid
+from tests.modes.running import write_run
+
+
+@pytest.fixture
+def small(tmp_path: Path, tiny_inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
+    write_run(tmp_path, tiny_inputs)
+    monkeypatch.chdir(tmp_path)
+    return grid(tmp_path)
+
+
+def by_name(jobs: list[Job]) -> dict[str, Job]:
+    assert len({job.name for job in jobs}) == len(jobs)
+    return {job.name: job for job in jobs}
+
+
+def test_students_share_records_unless_they_ask_for_others(small: Grid) -> None:
+    jobs = by_name(jobs_of(small))
+    records = [name for name in jobs if "records" in name and name.startswith("seed-0")]
+    assert records == ["seed-0/records-teacher", "seed-0/records-teacher-steps=2"]
+    assert "seed-0/records-teacher" in jobs["seed-0/student"].needs
+    assert "seed-0/records-teacher" in jobs["seed-0/student-ce"].needs
+    assert "seed-0/records-teacher-steps=2" in jobs["seed-0/student-k2"].needs
+    store = "dstill.trajectories=ablations/seed-0/records-teacher-steps=2/store"
+    assert store in jobs["seed-0/student-k2"].command
+    assert store in jobs["seed-0/records-teacher-steps=2"].command
+
+
+def test_every_job_comes_after_what_it_needs_and_every_seed_has_its_own(small: Grid) -> None:
+    jobs = jobs_of(small)
+    seen: set[str] = set()
+    for job in jobs:
+        assert seen.issuperset(job.needs), job.name
+        seen.add(job.name)
+    assert len(jobs) == 2 * (6 + 2 + 1)
+    trained = by_name(jobs)["seed-1/dflash-more"]
+    assert "training.seed=1" in trained.command
+    assert trained.fresh == ("model.draft_checkpoint_path=ablations/seed-1/dflash/dflash-latest",)
+
+
+def test_a_training_goes_on_from_its_checkpoint(small: Grid) -> None:
+    job = by_name(jobs_of(small))["seed-0/dflash-more"]
+    assert job.words()[-1] == job.fresh[0]
+    assert job.latest is not None
+    job.latest.mkdir(parents=True)
+    assert job.words()[-1] == f"training.resume_from={job.latest}"
+    assert not any(word.startswith("model.draft_checkpoint_path") for word in job.words())
+
+
+def test_evaluations_share_answers_and_take_turns(small: Grid) -> None:
+    jobs = by_name(jobs_of(small))
+    first, second = jobs["seed-0/results"], jobs["seed-1/results"]
+    assert first.name in second.needs
+    for job in (first, second):
+        words = list(job.command)
+        assert words[words.index("--answers") + 1] == "ablations/answers"
+    assert "student=ablations/seed-0/student/student-latest:1" in first.command
+    assert "dflash-more=ablations/seed-0/dflash-more/dflash-more-latest:1" in first.command
+    # At one pass and at K, by evaluate's own default.
+    assert "teacher=ablations/seed-0/teacher/teacher-latest" in first.command
+
+
+def test_online_students_need_no_records(small: Grid, tmp_path: Path) -> None:
+    online = {"from": "teacher", "dstill.trajectories": "online"}
+    jobs = by_name(jobs_of(grid(tmp_path, variants={**VARIANTS, "mine": online})))
+    job = jobs["seed-0/mine"]
+    assert job.needs == ("seed-0/teacher",)
+    assert "dstill.student.teacher=ablations/seed-0/teacher/teacher-latest" in job.command
+
+
+def test_an_option_that_no_section_has_is_told_before_anything_starts(
+    small: Grid, tmp_path: Path
+) -> None:
+    wrong = {"from": "teacher", "dstill.student.alpah": 0}
+    with pytest.raises(UserError, match=r"variants\.mine: .*did you mean dstill\.student\.alpha"):
+        jobs_of(grid(tmp_path, variants={**VARIANTS, "mine": wrong}))
+
+
+def test_the_words_before_a_training_can_be_the_users(small: Grid, tmp_path: Path) -> None:
+    jobs = by_name(jobs_of(grid(tmp_path, launcher="srun -N 2 'my launcher'")))
+    assert jobs["seed-0/dflash"].command[:5] == ("srun", "-N", "2", "my launcher", "-m")

@@ -1,0 +1,188 @@
+"""Running jobs: order, several at a time, failures, stops, and other settings than before."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specforge_dstill.ablations.jobs import Job
+from specforge_dstill.ablations.machine import alone_in, slots
+from specforge_dstill.ablations.schedule import Schedule
+from specforge_dstill.errors import UserError
+
+NOTE = "import os, sys; open('{folder}/../order', 'a').write('{name} ')"
+
+
+def job(folder: Path, name: str, *needs: str, program: str = "", **changes: Any) -> Job:
+    """Writes its name to ``order`` and then runs ``program``."""
+    home = folder / name
+    note = NOTE.format(folder=home, name=name)
+    return Job(
+        **{
+            "name": name,
+            "folder": home,
+            "command": (sys.executable, "-c", f"{note}\n{program}"),
+            "needs": needs,
+            "settings": {"alpha": 0.2},
+            **changes,
+        }
+    )
+
+
+def run(*jobs: Job, at_a_time: int = 1) -> tuple[Schedule, list[str]]:
+    said: list[str] = []
+    schedule = Schedule(jobs, [{"SLOT": str(i)} for i in range(at_a_time)], said.append)
+    schedule.run()
+    return schedule, said
+
+
+def order(folder: Path) -> list[str]:
+    return (folder / "order").read_text().split()
+
+
+def test_jobs_run_after_what_they_need_and_once(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "b", "a"), job(tmp_path, "a"), job(tmp_path, "c", "b")]
+    run(*jobs)
+    schedule, said = run(*jobs)
+    assert order(tmp_path) == ["a", "b", "c"]
+    assert schedule.done == {"a", "b", "c"}
+    assert said == ["3 of 3 jobs are done already"]
+
+
+def test_several_run_at_a_time_each_in_its_place(tmp_path: Path) -> None:
+    """Each waits until both have begun, so one after the other they would never end."""
+    program = (
+        "import time\n"
+        "open(f'{here}/place', 'w').write(os.environ['SLOT'])\n"
+        "while not all(os.path.exists(f'{here}/../{n}/place') for n in 'ab'): time.sleep(0.01)"
+    )
+    jobs = [
+        job(
+            tmp_path,
+            name,
+            program=program.replace("{here}", str(tmp_path / name)),
+        )
+        for name in "ab"
+    ]
+    schedule, _ = run(*jobs, at_a_time=2)
+    assert schedule.done == {"a", "b"}
+    assert {(tmp_path / n / "place").read_text() for n in "ab"} == {"0", "1"}
+
+
+def test_a_failure_leaves_only_what_needs_it(tmp_path: Path) -> None:
+    refusal = "print('specforge-dstill: error: no such cache'); print('torchrun says'); sys.exit(1)"
+    jobs = [
+        job(tmp_path, "bad", program=refusal),
+        job(tmp_path, "after", "bad"),
+        job(tmp_path, "good"),
+    ]
+    schedule, _ = run(*jobs)
+    assert schedule.failed == {"bad": f"no such cache (log: {tmp_path}/bad/log.txt)"}
+    assert schedule.done == {"good"}
+    assert order(tmp_path) == ["bad", "good"]
+
+
+def test_a_failed_job_is_tried_again_and_its_time_adds_up(tmp_path: Path) -> None:
+    program = "import time; time.sleep(0.2); sys.exit(not os.path.exists('{0}/../mended'))"
+    one = job(tmp_path, "one", program=program.format(tmp_path / "one"))
+    assert run(one)[0].failed
+    (tmp_path / "mended").touch()
+    assert run(one)[0].done
+    note = json.loads((tmp_path / "one" / "job.json").read_text())
+    assert note["done"]
+    assert note["seconds"] > 0.4
+    assert (tmp_path / "one" / "log.txt").read_text().count("$ ") == 2
+
+
+def test_another_setting_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    run(job(tmp_path, "one"))
+    others = [job(tmp_path, "new"), job(tmp_path, "one", settings={"alpha": 1})]
+    with pytest.raises(UserError, match=r"one was made with alpha 0\.2, now it is 1; remove"):
+        run(*others)
+    assert order(tmp_path) == ["one"]
+
+
+def test_an_evaluation_of_more_drafters_is_made_again(tmp_path: Path) -> None:
+    run(job(tmp_path, "one", remade=True))
+    run(job(tmp_path, "one", remade=True, settings={"drafters": 2}))
+    assert order(tmp_path) == ["one", "one"]
+
+
+def test_a_damaged_note_is_told(tmp_path: Path) -> None:
+    run(job(tmp_path, "one"))
+    (tmp_path / "one" / "job.json").write_text("{")
+    with pytest.raises(UserError, match=r"job\.json: cannot be read"):
+        run(job(tmp_path, "one"))
+
+
+def test_a_stop_ends_the_jobs_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    script = tmp_path / "stopped.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from specforge_dstill.console import exit_status\n"
+        "from specforge_dstill.ablations.jobs import Job\n"
+        "from specforge_dstill.ablations.schedule import Schedule\n"
+        f"folder = Path({str(tmp_path)!r})\n"
+        'program = \'import os, time; open(f"{0}/pid", "w").write(str(os.getpid())); '
+        "time.sleep(60)'.replace('{0}', str(folder))\n"
+        "one = Job('one', folder / 'one', (sys.executable, '-c', program))\n"
+        "sys.exit(exit_status(lambda: Schedule([one], [{}], print).run() or 0))\n"
+    )
+    command = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True)
+    pid = tmp_path / "pid"
+    deadline = time.monotonic() + 30
+    while not (pid.exists() and pid.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    command.send_signal(signal.SIGTERM)
+    _, told = command.communicate(timeout=30)
+    assert command.returncode == 128 + signal.SIGTERM
+    assert "run the same command again to go on" in told
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+    assert not json.loads((tmp_path / "one" / "job.json").read_text())["done"]
+
+
+def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
+    with (
+        alone_in(tmp_path),
+        pytest.raises(UserError, match="in use by another"),
+        alone_in(tmp_path),
+    ):
+        pass
+
+
+def test_a_job_that_outlives_its_command_holds_the_folder(tmp_path: Path) -> None:
+    with alone_in(tmp_path) as lock:
+        left = subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.stdin.read()"],
+            stdin=subprocess.PIPE,
+            pass_fds=(lock,),
+        )
+    with pytest.raises(UserError, match="left running"), alone_in(tmp_path):
+        pass
+    left.communicate(b"")
+    with alone_in(tmp_path):
+        pass
+
+
+def test_places_on_gpus_and_on_cores() -> None:
+    env = {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
+    assert [p["CUDA_VISIBLE_DEVICES"] for p in slots(jobs=2, ranks=2, gpus=4, env=env)] == [
+        "4,5",
+        "6,7",
+    ]
+    assert slots(jobs=1, ranks=2, gpus=4, env={})[0] == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    with pytest.raises(UserError, match="need 6 GPUs, and 4 are here"):
+        slots(jobs=3, ranks=2, gpus=4, env={})
+    alone = slots(jobs=10_000, ranks=1, gpus=0, env={})[0]
+    assert alone["OMP_NUM_THREADS"] == "1"
+    assert slots(jobs=1, ranks=1, gpus=0, env={"OMP_NUM_THREADS": "3"})[0]["OMP_NUM_THREADS"] == "3"

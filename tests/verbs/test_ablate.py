@@ -1,0 +1,65 @@
+"""The command, from a grid to its table: trainings are real, on the tiny target."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specforge_dstill.cli import main
+from tests.ablations.grids import VARIANTS, write_grid
+from tests.modes.running import write_run
+from tests.trained import texts, write_prompts
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tiny_inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_run(tmp_path, tiny_inputs, training__num_epochs=1)
+    write_prompts(tmp_path / "one.jsonl", [[text] for text in texts(4, seed=0)])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_grid_becomes_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variants = {name: VARIANTS[name] for name in ("teacher", "student")}
+    path = write_grid(folder, variants=variants, seeds=[0], jobs=2)
+    assert main(["ablate", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "Variants against student" in out
+    rows = [line.split()[0] for line in out.splitlines() if line.startswith(("teacher", "student"))]
+    assert rows == ["teacher", "teacher,", "student"]
+    assert (folder / "ablations" / "table.txt").read_text() in out
+    page = (folder / "ablations" / "report" / "report.md").read_text()
+    assert "## Variants against student" in page
+
+    # One more variant: only it is trained, on the records that are there.
+    more = {**variants, "student-ce": VARIANTS["student-ce"]}
+    assert main(["ablate", str(write_grid(folder, variants=more, seeds=[0]))]) == 0
+    captured = capsys.readouterr()
+    assert "student-ce" in captured.out
+    assert "3 of 5 jobs are done already" in captured.err
+    trained = folder / "ablations" / "seed-0"
+    assert len([*trained.glob("records-*")]) == 1
+    assert all(json.loads(p.read_text())["done"] for p in trained.glob("*/job.json"))
+
+
+def test_the_plan_starts_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ablate", str(write_grid(folder)), "--plan"]) == 0
+    out = capsys.readouterr().out
+    assert "# seed-1/student-k2" in out
+    assert out.count("specforge.train --mode dstill_collect") == 4
+    assert not (folder / "ablations").exists()
+
+
+def test_a_failed_training_is_told_with_its_log(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "gone").mkdir()
+    wrong = {"mine": {"mode": "dflash", "data.hidden_states_path": str(folder / "gone")}}
+    path = write_grid(folder, variants=wrong, seeds=[0], reference="mine")
+    assert main(["ablate", str(path)]) == 1
+    err = capsys.readouterr().err
+    assert f"{folder / 'gone'} holds no feature file" in err
+    assert "1 jobs that need those were left" in err
+    assert not (folder / "ablations" / "report").exists()
