@@ -1,0 +1,40 @@
+"""The examples' grids: they read, and every command in them resolves."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from specforge_dstill.ablations.grid import read_grid
+from specforge_dstill.ablations.jobs import jobs_of
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+#: All of the paper's comparisons, and the ablation of K.
+ROWS = {
+    *("dflash", "dflash-more", "teacher", "student", "student-root", "student-ce", "student-kd"),
+    *("student-weighted", "student-k2", "student-k4"),
+}
+
+
+@pytest.mark.parametrize("name", ["demo", "gsm8k"])
+def test_a_grid_has_every_row_and_shares_what_it_can(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in ("dstill.yaml", "ablations.yaml"):
+        shutil.copy(EXAMPLES / name / file, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    grid = read_grid(Path("ablations.yaml"))
+    assert set(grid.variants) == ROWS
+    jobs = {job.name: job for job in jobs_of(grid)}
+    kinds = Counter(name.partition("/")[2] for name in jobs)
+    assert set(kinds) - ROWS == {
+        *("records-teacher", "records-teacher-steps=2", "records-teacher-steps=4"),
+        "results",
+    }
+    assert set(kinds.values()) == {3}
+    more, student = jobs["seed-0/dflash-more"].settings, jobs["seed-0/student"].settings
+    for name in ("training.num_epochs", "training.learning_rate", "training.batch_size"):
+        assert more[name] == student[name], "DFlash is trained on for as many steps"
