@@ -211,6 +211,7 @@ def test_what_is_recorded(case: Case, evaluated: Evaluated) -> None:
     assert checkpoints["teacher"]["path"] == str(case.folder / "trained")
     assert checkpoints["teacher"]["weights"] == checkpoints["student"]["weights"]
     assert checkpoints["teacher"]["weights"] != checkpoints["dflash"]["weights"]
+    assert checkpoints["teacher"]["parameters"] > 1000
     score = content["scores"][1]
     assert score["data_sets"]["one"]["answers"] == 20
     taus = [found["tau"] for found in score["data_sets"].values()]

@@ -157,6 +157,11 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
+def parameter_count(draft: nn.Module) -> int:
+    """How many numbers the drafter has of its own: those that are trained."""
+    return sum(parameter.numel() for parameter in draft.parameters())
+
+
 def weights_hash(draft: nn.Module) -> str:
     """SHA-256 over names, dtypes, shapes and values of the draft's weights."""
     return checkpoint_key_fingerprint(draft, draft.state_dict().keys())

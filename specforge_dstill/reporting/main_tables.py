@@ -55,6 +55,7 @@ def table_1(all_quantities: Sequence[Quantities]) -> Iterator[Table]:
             pairs.append((quantities.average_speedup(method), quantities.average_tau(method)))
         return (
             str(method),
+            _millions(quantities.setting.parameters(method)),
             *(cell for speed, tau in pairs for cell in (_times(speed), _plain(tau))),
         )
 
@@ -62,10 +63,10 @@ def table_1(all_quantities: Sequence[Quantities]) -> Iterator[Table]:
         sets = columns_of(group[0].setting)
         yield from _table(
             "Speed-up S and acceptance length τ (Table 1)",
-            ("Method", *(f"{name} {what}" for name in sets for what in ("S", "τ"))),
+            ("Method", "Params (M)", *(f"{name} {what}" for name in sets for what in ("S", "τ"))),
             group,
             row,
-            names=1,
+            names=2,
             notes=(_ABOUT_S,),
         )
 
@@ -140,6 +141,14 @@ def _by_data_sets(all_quantities: Sequence[Quantities]) -> list[list[Quantities]
     for quantities in all_quantities:
         groups.setdefault(quantities.setting.data_sets, []).append(quantities)
     return list(groups.values())
+
+
+def _millions(parameters: int | None) -> str:
+    """Three digits, as in the paper where a drafter is large."""
+    if parameters is None:
+        return NOTHING
+    count = parameters / 1e6
+    return f"{count:.0f}" if count >= 100 else f"{count:.3g}"
 
 
 def _plain(quantity: Quantity) -> Number:

@@ -92,6 +92,11 @@ class Setting:
             if (score.drafter, score.steps) == key
         }
 
+    def parameters(self, method: Method) -> int | None:
+        """A drafter's own, embeddings and head not counted; None where results do not tell."""
+        found = self.details.get("checkpoints", {}).get(method.drafter, {}).get("parameters")
+        return None if found is None else int(found)
+
     def has_speed(self, method: Method) -> bool:
         """Whether S was measured in every run."""
         runs = self.runs(method)

@@ -31,10 +31,9 @@ from specforge_dstill.evaluation.sampling import Sampling
 from specforge_dstill.evaluation.speed import PLAIN, Speed, Timing
 from specforge_dstill.evaluation.transformers_target import check_rolls_back
 from specforge_dstill.maths.verification import check_rejection
-from specforge_dstill.modes.checkpoints import weights_hash
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.verbs.decode_ways import make_ways, way_name
-from specforge_dstill.verbs.evaluation_plan import EvaluationPlan
+from specforge_dstill.verbs.evaluation_plan import DraftFacts, EvaluationPlan
 
 REJECT = "reject"
 
@@ -70,8 +69,8 @@ class DecodeRoute:
         plan = self.plan
         prompts = plan.prompts()
         drafters = {chosen.name: plan.load_drafter(chosen) for chosen, _ in plan.drafters}
-        hashes = {name: weights_hash(drafter.draft_model) for name, drafter in drafters.items()}
-        folder = DecodedFolder(plan.args.output / "decoded", self._settings(hashes))
+        facts = {name: DraftFacts.of(drafter) for name, drafter in drafters.items()}
+        folder = DecodedFolder(plan.args.output / "decoded", self._settings(facts))
         start = cache(partial(self._start, drafters, prompts))
         turns: dict[str, list[Turn]] = {}
         left_out: dict[str, list[str]] = {name: [] for name in prompts}
@@ -85,7 +84,7 @@ class DecodeRoute:
                         progress.advance()
                 if not turns[name]:
                     raise UserError(f"{name}: every prompt fills the target's window")
-        details = {**self._details(), **plan.details(hashes, left_out)}
+        details = {**self._details(), **plan.details(facts, left_out)}
         return self._report(turns, details), left_out
 
     def _converse(
@@ -148,10 +147,10 @@ class DecodeRoute:
     def _tensor(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.tensor(ids, device=self.plan.device)
 
-    def _settings(self, hashes: Mapping[str, str]) -> dict[str, Any]:
+    def _settings(self, facts: Mapping[str, DraftFacts]) -> dict[str, Any]:
         """What decides answers and times; kept beside them."""
         ways = {
-            way_name(c.name, steps): hashes[c.name]
+            way_name(c.name, steps): facts[c.name].weights
             for c, all_ in self.plan.drafters
             for steps in all_
         }

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,11 @@ from specforge_dstill.data.versions import library_versions
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.reveal_schedule import check_steps
 from specforge_dstill.modes.assembly import load_drafter, resolve_draft
-from specforge_dstill.modes.checkpoints import find_state_file
+from specforge_dstill.modes.checkpoints import (
+    find_state_file,
+    parameter_count,
+    weights_hash,
+)
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.runfile import RunFile, load_run
 
@@ -57,6 +61,25 @@ class DrafterChoice:
     name: str
     checkpoint: str
     steps: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class DraftFacts:
+    """What the results tell of a drafter.
+
+    Attributes:
+        weights: their hash.
+        parameters: how many it has of its own, embeddings and head not counted.
+    """
+
+    weights: str
+    parameters: int
+
+    @classmethod
+    def of(cls, drafter: BlockDrafter) -> DraftFacts:
+        """Of a loaded one."""
+        draft = drafter.draft_model
+        return cls(weights_hash(draft), parameter_count(draft))
 
 
 @dataclass(frozen=True)
@@ -183,11 +206,13 @@ class EvaluationPlan:
             "versions": library_versions("transformers", "torch"),
         }
 
-    def details(self, hashes: Mapping[str, str], left_out: Mapping[str, Any]) -> dict[str, Any]:
+    def details(
+        self, drafts: Mapping[str, DraftFacts], left_out: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """How the results were made, whatever the route.
 
         Args:
-            hashes: of each drafter's weights.
+            drafts: of each drafter, by name.
             left_out: the prompts without an answer, by data set.
         """
         args = self.args
@@ -209,7 +234,7 @@ class EvaluationPlan:
                 chosen.name: {
                     "path": chosen.checkpoint,
                     "resolved": _resolved(chosen.checkpoint),
-                    "weights": hashes[chosen.name],
+                    **asdict(drafts[chosen.name]),
                 }
                 for chosen, _ in self.drafters
             },

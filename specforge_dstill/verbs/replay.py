@@ -13,9 +13,8 @@ from specforge_dstill.data.progress import Progress
 from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.replay import Answer, walk
 from specforge_dstill.evaluation.report import Report, Score
-from specforge_dstill.modes.checkpoints import weights_hash
 from specforge_dstill.modes.replay import PassesDrafter
-from specforge_dstill.verbs.evaluation_plan import EvaluationPlan
+from specforge_dstill.verbs.evaluation_plan import DraftFacts, EvaluationPlan
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,11 @@ class ReplayRoute:
         """Score every drafter."""
         plan = self.plan
         total = sum(map(len, answers.values())) * sum(len(passes) for _, passes in plan.drafters)
-        scores, hashes = [], {}
+        scores, facts = [], {}
         with Progress("replay", total=total, unit="answer") as progress:
             for chosen, passes in plan.drafters:
                 drafter = plan.load_drafter(chosen)
-                hashes[chosen.name] = weights_hash(drafter.draft_model)
+                facts[chosen.name] = DraftFacts.of(drafter)
                 for steps in passes:
                     replayed = {
                         name: walk(
@@ -75,7 +74,7 @@ class ReplayRoute:
                         for name, found in answers.items()
                     }
                     scores.append(Score(chosen.name, steps, replayed))
-        details = {"measured": "greedy tau by replay", **plan.details(hashes, left_out)}
+        details = {"measured": "greedy tau by replay", **plan.details(facts, left_out)}
         return Report(plan.block_size, tuple(scores), details)
 
     def _load_target(self) -> GreedyTarget:

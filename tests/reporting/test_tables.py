@@ -66,11 +66,21 @@ def test_table_1_is_of_what_was_timed() -> None:
     assert list(table_1(quantities(example()))) == []
     (table,) = table_1(quantities(example(), decoded()))
     assert table.header == (
-        *("Setting", "Target", "Method"),
+        *("Setting", "Target", "Method", "Params (M)"),
         *("easy S", "easy τ", "hard S", "hard τ", "Average S", "Average τ"),
     )
     (row,) = table.rows
-    assert texts(row) == ["B", "tiny", "student", "3.00×", "2.67", "3.00×", "2.50", "3.00×", "2.58"]
+    numbers = ["3.00×", "2.67", "3.00×", "2.50", "3.00×", "2.58"]
+    assert texts(row) == ["B", "tiny", "student", "–", *numbers]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"), [(785_000_000, "785"), (1_536_400_000, "1536"), (575_432, "0.575")]
+)
+def test_table_1_tells_the_drafters_parameters(parameters: int, told: str) -> None:
+    checkpoints = {"student": {"weights": "x", "parameters": parameters}}
+    (table,) = table_1(quantities(decoded(checkpoints=checkpoints)))
+    assert told in texts(table.rows[0])
 
 
 @pytest.mark.parametrize(
