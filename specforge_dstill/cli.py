@@ -73,6 +73,11 @@ VERBS = {
         "make a page of tables and figures from results",
         "report --output report results",
     ),
+    "export": Verb(
+        "specforge_dstill.verbs.export",
+        "write a trained drafter as SGLang, vLLM and dflash load it",
+        "export --checkpoint output/dstill_student-latest --output-dir student",
+    ),
 }
 
 

@@ -36,7 +36,7 @@ ALLOWED = {
 SPECFORGE_USERS = {
     "modes",
     "data",
-    "export.py",
+    "export",
     "train.py",
     "launch.py",
     "machine.py",

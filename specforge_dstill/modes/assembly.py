@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ from specforge_dstill.modes.checks import (
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.feature_source import FEATURES
 from specforge_dstill.options import DstillOptions
+
+#: The architectures of DFlash drafters.
+DFLASH = ("DFlashDraftModel",)
 
 
 def build_drafter(
@@ -97,14 +101,18 @@ def _check_features(config: Any, draft: Any, target_config: Any) -> None:
     )
 
 
-def resolve_draft(config: Any) -> Any:
+def resolve_draft(config: Any, *, architectures: Collection[str] = DFLASH) -> Any:
     """The draft config of a run file, ``model.draft_*`` overrides applied, as in training.
 
     Raises:
-        UserError: there is none, or it is not a DFlash drafter's.
+        UserError: there is none, or it is of none of ``architectures``.
     """
+    provider = replace(
+        algorithm_providers().model.draft_config,
+        compatible_architectures=frozenset(architectures),
+    )
     try:
-        return resolve_draft_config(config, provider=algorithm_providers().model.draft_config)
+        return resolve_draft_config(config, provider=provider)
     except (OSError, ValueError, AttributeError) as error:
         reason = " ".join(str(error).split())
         source = config.model.draft_model_config

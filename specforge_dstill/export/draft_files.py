@@ -1,0 +1,107 @@
+"""A drafter's config and tensors: from a checkpoint of SpecForge, or a folder with safetensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from specforge.training.model_loading import load_draft_config_source
+from torch import Tensor
+
+from specforge_dstill.errors import UserError, reason
+from specforge_dstill.modes.checkpoints import FAMILY, find_state_file
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+#: Modes whose drafters are exported.
+EXPORTED = (*FAMILY, "dspark")
+
+
+@dataclass(frozen=True)
+class DraftFiles:
+    """A trained drafter.
+
+    Attributes:
+        config: SpecForge's draft config; None from a checkpoint, which has none.
+        tensors: by SpecForge's names.
+        origin: where it comes from, for the provenance.
+    """
+
+    config: Any
+    tensors: Mapping[str, Tensor]
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, source: str) -> DraftFiles:
+        """From a checkpoint, a run's folder or a Hugging Face folder on this machine.
+
+        Raises:
+            UserError: nothing to read there, damaged files, or another kind of drafter.
+        """
+        state_file = find_state_file(source)
+        if state_file is not None:
+            return cls._of_state(source, state_file)
+        folder = Path(source.removeprefix("file://")).expanduser()
+        if not folder.is_dir():
+            raise UserError(f"{source}: no such checkpoint or folder")
+        try:
+            config = load_draft_config_source(str(folder))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{source}: no drafter's folder: {reason(error)}") from error
+        return cls(config, read_tensors(folder), {"resolved": str(folder.resolve())})
+
+    @classmethod
+    def _of_state(cls, source: str, state_file: Path) -> DraftFiles:
+        try:
+            # Tensors and plain values only: no code is unpickled.
+            state = torch.load(state_file, map_location="cpu", weights_only=True, mmap=True)
+            tensors, mode = dict(state["draft_state_dict"]), str(state["strategy"])
+        except Exception as error:  # a damaged pickle fails in any way it likes
+            raise UserError(
+                f"cannot read the checkpoint {state_file}: {reason(error)}; it may be cut short: "
+                "take an earlier one"
+            ) from error
+        if mode not in EXPORTED:
+            raise UserError(
+                f"{source} was written by mode {mode}; exported are drafters of "
+                f"{', '.join(EXPORTED)}"
+            )
+        origin = {
+            "resolved": str(state_file.resolve().parent),
+            "mode": mode,
+            "step": state.get("global_step"),
+        }
+        return cls(None, tensors, origin)
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder's safetensors. UserError when there are none, or damaged ones."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{folder}: holds no safetensors")
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            tensors |= load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{file}: cannot be read: {reason(error)}; export it again") from error
+    return tensors
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A folder's config.json. UserError when there is none, or it is no JSON object."""
+    path = folder / CONFIG
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{folder}: holds no {CONFIG}; it is no exported drafter") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {reason(error)}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: is no JSON object")
+    return found

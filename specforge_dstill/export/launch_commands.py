@@ -1,0 +1,81 @@
+"""How to start a server with an exported drafter.
+
+The engines count differently: vLLM the drafted tokens alone, SGLang the anchor, too. vLLM reads no
+block size, so a wrong number is served in silence.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from specforge_dstill.export.draft_facts import DraftFacts
+from specforge_dstill.export.layouts import HF, SPECULATORS
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A server's command line, or None for it where the engine cannot serve the folder, and why.
+
+    Attributes:
+        notes: a sentence each.
+    """
+
+    engine: str
+    command: str | None
+    notes: tuple[str, ...] = ()
+
+
+def launches(facts: DraftFacts, *, layout: str, folder: str, target: str) -> tuple[Launch, ...]:
+    """For SGLang and vLLM."""
+    if layout == HF:
+        reason = ("the hf layout is for further training; to serve the drafter export --to native",)
+        return Launch("SGLang", None, reason), Launch("vLLM", None, reason)
+    return (
+        _sglang(facts, layout=layout, folder=folder, target=target),
+        _vllm(facts, folder=folder, target=target),
+    )
+
+
+def _sglang(facts: DraftFacts, *, layout: str, folder: str, target: str) -> Launch:
+    if layout == SPECULATORS:
+        reason = "it does not read the speculators layout; export --to native"
+        return Launch("SGLang", None, (reason,))
+    words = [
+        *("python", "-m", "sglang.launch_server", "--model-path", target),
+        *("--speculative-algorithm", "DSPARK" if facts.markov else "DFLASH"),
+        *("--speculative-draft-model-path", folder),
+        *("--speculative-num-draft-tokens", str(facts.drafted + 1)),
+    ]
+    return Launch("SGLang", shlex.join(words), tuple(_sglang_notes(facts)))
+
+
+def _sglang_notes(facts: DraftFacts) -> Iterator[str]:
+    if facts.markov:
+        yield "DSpark needs SGLang 0.5.23; 0.5.14 does not know it"
+    elif facts.needs_is_causal:
+        yield "is_causal needs SGLang 0.5.23; 0.5.14 does not read it and would draft worse"
+
+
+def _vllm(facts: DraftFacts, *, folder: str, target: str) -> Launch:
+    speculative = {
+        "method": "dspark" if facts.markov else "dflash",
+        "model": folder,
+        "num_speculative_tokens": facts.drafted,
+    }
+    words = ["vllm", "serve", target, "--speculative-config", json.dumps(speculative)]
+    command, notes = shlex.join(words), tuple(_vllm_notes(facts))
+    # Its first runner has one group of keys and values a drafter.
+    runner = "VLLM_USE_V2_MODEL_RUNNER=1 " if facts.is_mixed or facts.markov else ""
+    return Launch("vLLM", runner + command, notes)
+
+
+def _vllm_notes(facts: DraftFacts) -> Iterator[str]:
+    if facts.is_mixed:
+        yield "sliding and full layers together need vLLM's V2 model runner, and so a GPU"
+    if facts.markov:
+        yield "DSpark needs vLLM's V2 model runner, and so a GPU"
+        if facts.markov.kind != "vanilla":
+            yield f"vLLM has no {facts.markov.kind} Markov head: it will refuse the weights"
