@@ -8,7 +8,7 @@ A :class:`BlockLayout` enters SpecForge's layers in the place of the mask, throu
 public AttentionInterface: the layers run as they are, so FSDP, DDP and gradient checkpointing keep
 working.
 
-Shapes: b samples, N blocks, B block size, S context length, D head dimension.
+Shapes: b samples, N blocks, B slots of a block, S context length, D head dimension.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BlockLayout:
         anchors: [b, N] int64, the position of each block's anchor. Sorted anchors make groups
             whose context is short; correctness does not depend on the order.
         context_length: S.
-        block_size: B.
+        block_size: B, which is the slots of a block here, not its positions.
         window: sliding layers see the last ``window`` positions only; None for full attention.
         causal: whether a position sees only earlier positions of its own block.
         blocks_per_group: how many blocks attend at once without flex attention.

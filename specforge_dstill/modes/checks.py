@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from specforge_dstill.errors import UserError
+from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.maths.reveal_schedule import check_steps
 from specforge_dstill.modes.checkpoints import weights_hash
 from specforge_dstill.modes.drafter import BlockDrafter
@@ -28,7 +29,7 @@ def check_options(config: Any, options: DstillOptions, *, mode: str, draft_confi
             "without dropout: set it to 0"
         )
     try:
-        check_steps(int(draft_config.block_size), options.steps)
+        check_steps(BlockShape.of(draft_config.to_dict()).positions, options.steps)
     except ValueError as error:
         raise UserError(f"dstill.steps: {error}") from error
     for name, (default, replacement) in REPLACED_OPTIONS.items():
@@ -98,7 +99,8 @@ def check_store(
 ) -> None:
     """Refuse a store that was made for another block size, vocabulary, length or teacher."""
     expected: dict[str, Any] = {
-        "block_size": drafter.block_size,
+        "block_size": drafter.shape.positions,
+        "prediction_shift": drafter.shape.shift,
         "steps": options.steps,
         "vocab_size": drafter.lm_head.weight.shape[0],
         "mask_token_id": drafter.mask_token_id,

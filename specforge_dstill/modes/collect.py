@@ -136,7 +136,7 @@ def store_identity(config: Any, options: DstillOptions, drafter: BlockDrafter) -
     """Everything that decides what the records of this run hold."""
     collect = options.collect
     return StoreIdentity(
-        block_size=drafter.block_size,
+        block_size=drafter.shape.positions,
         steps=options.steps,
         top_k=collect.top_k,
         record=collect.record,

@@ -1,6 +1,6 @@
 """The target context's keys and values, projected once for repeated passes over it.
 
-Shapes: b samples, N blocks, B block size, S context length, D head dimension.
+Shapes: b samples, N blocks, B slots of a block, S context length, D head dimension.
 """
 
 from __future__ import annotations

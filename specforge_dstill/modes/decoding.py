@@ -1,6 +1,7 @@
 """A :class:`BlockDrafter` of 1 or K passes as it drafts in real decoding.
 
-Shapes: one sequence; S context, n new context positions, B block size, W features, V vocabulary.
+Shapes: one sequence; S context, n new context positions, B positions of a block, W features,
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class DecodingSession:
                 hidden,
                 self._head,
                 anchor,
-                block_size=self._drafter.block_size,
+                block_size=self._drafter.shape.positions,
                 steps=self._decoding.steps,
                 rule=CommitRule(self._drafter.mask_token_id, top_k=0),
             )
@@ -85,7 +86,8 @@ class DecodingSession:
 
     def _root(self, anchor: Tensor) -> Tensor:
         """[1, B]: the anchor and masks."""
-        masked = anchor.new_full((self._drafter.block_size - 1,), self._drafter.mask_token_id)
+        drafted = self._drafter.shape.positions - 1
+        masked = anchor.new_full((drafted,), self._drafter.mask_token_id)
         return torch.cat([anchor, masked])[None]
 
     def _pass(self, blocks: Tensor, fresh: Tensor, position: int, masks: Masks) -> Tensor:
@@ -94,17 +96,18 @@ class DecodingSession:
         Returns:
             [1, B, H].
         """
-        end = position + blocks.shape[1]
+        shape = self._drafter.shape
+        end = position + shape.slots
         places = torch.arange(self._context.length, end, device=blocks.device)
         states: Tensor = self._drafter.draft_model(
             position_ids=places[None],
             attention_mask=masks,
-            noise_embedding=self._drafter.embed_tokens(blocks),
+            noise_embedding=self._drafter.embed_tokens(shape.read(blocks)),
             target_hidden=fresh,
             past_key_values=self._context,
         )
         self._context.advance(fresh.shape[1])
-        return states
+        return shape.by_position(states)
 
     def _one_pass(self, rows: Tensor, generator: torch.Generator | None) -> Draft:
         """Every position at once, [B-1, H]. The same tokens as a rollout of one pass."""

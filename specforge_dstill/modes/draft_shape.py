@@ -10,6 +10,7 @@ from specforge.modeling.auto import AutoDraftModel
 from specforge.modeling.draft.dflash import build_target_layer_ids
 from torch import nn
 
+from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.modes.assembly import resolve_draft
 from specforge_dstill.modes.drafter import BlockDrafter
 
@@ -31,8 +32,8 @@ class DraftShape:
         layers = method.get("target_layer_ids") or build_target_layer_ids(
             draft.num_target_layers, draft.num_hidden_layers
         )
-        sizes = (draft.hidden_size, draft.block_size, draft.vocab_size)
-        return cls(len(layers), *map(int, sizes))
+        positions = BlockShape.of(draft.to_dict()).positions
+        return cls(len(layers), int(draft.hidden_size), positions, int(draft.vocab_size))
 
 
 def untrained_drafter(config: Any, *, device: str, blocks_per_group: int) -> BlockDrafter:

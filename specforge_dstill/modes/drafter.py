@@ -4,7 +4,8 @@ All three modes, rollout and evaluation run this one forward pass over SpecForge
 DFlashDraftModel. The frozen target embeddings and LM head sit beside it under the names that
 SpecForge's backend looks for (``embed_tokens``, ``lm_head``, ``draft_model``).
 
-Shapes: b samples, N blocks, B block size, S context length, L target layers, H hidden size.
+Shapes: b samples, N blocks, B positions of a block, S context length, L target layers, H hidden
+size.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.maths.frozen_head import FrozenHead, ReusedLogits
 from specforge_dstill.maths.rollout import CommitRule, rollout
 from specforge_dstill.maths.trajectory import Trajectory
@@ -59,7 +61,7 @@ class BlockDrafter(nn.Module):
         self.lm_head = lm_head
         self.embed_tokens = embed_tokens
         self.mask_token_id = mask_token_id
-        self.block_size = int(draft_model.block_size)
+        self.shape = BlockShape.of(draft_model.config.to_dict())
         self.attention_backend = attention_backend
         self.blocks_per_group = blocks_per_group
         self.logit_softcap = logit_softcap
@@ -87,7 +89,8 @@ class BlockDrafter(nn.Module):
         Returns:
             [b, N, B, H], what the LM head reads.
         """
-        samples, count, size = block_ids.shape
+        samples, count, _ = block_ids.shape
+        size = self.shape.slots
         if masks is None:
             masks = self.masks(anchors, hidden_states.shape[1])
         if context is not None:
@@ -97,11 +100,11 @@ class BlockDrafter(nn.Module):
         states = self.draft_model(
             position_ids=self._positions(anchors, hidden_states.shape[1]),
             attention_mask=masks,
-            noise_embedding=self.embed_tokens(block_ids.reshape(samples, count * size)),
+            noise_embedding=self.embed_tokens(self.shape.read(block_ids).flatten(1)),
             target_hidden=hidden_states,
             past_key_values=context,
         )
-        return states.reshape(samples, count, size, -1)
+        return self.shape.by_position(states.reshape(samples, count, size, -1))
 
     @property
     def frozen_head(self) -> FrozenHead:
@@ -122,7 +125,7 @@ class BlockDrafter(nn.Module):
             layout = BlockLayout(
                 anchors=anchors,
                 context_length=context_length,
-                block_size=self.block_size,
+                block_size=self.shape.slots,
                 window=config.sliding_window if sliding else None,
                 # SpecForge and the engines take a sliding layer as causal within the block
                 # and a full layer as bidirectional, unless the config says otherwise.
@@ -134,7 +137,7 @@ class BlockDrafter(nn.Module):
 
     def _positions(self, anchors: Tensor, context_length: int) -> Tensor:
         """Absolute positions of context and block tokens: [b, S + N * B]."""
-        offset = torch.arange(self.block_size, device=anchors.device)
+        offset = torch.arange(self.shape.slots, device=anchors.device)
         own = (anchors[:, :, None] + offset).flatten(1)
         context = torch.arange(context_length, device=anchors.device).expand(len(anchors), -1)
         return torch.cat([context, own], dim=1)
@@ -183,7 +186,7 @@ def rollout_blocks(
                 hidden,
                 head,
                 anchor_ids[chosen],
-                block_size=drafter.block_size,
+                block_size=drafter.shape.positions,
                 steps=steps,
                 rule=rule,
                 generator=generator,

@@ -7,6 +7,7 @@ from typing import Any
 from torch import distributed
 
 from specforge_dstill.errors import UserError
+from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.modes.assembly import list_samples, resolve_draft
 from specforge_dstill.modes.checkpoints import build_draft, weights_hash
 from specforge_dstill.options import DstillOptions
@@ -34,7 +35,12 @@ def _look(config: Any, options: DstillOptions) -> Manifest | None:
             return None
         store.check(**_cheap_settings(config, options))
         draft: Any = build_draft(config, resolve_draft(config))
-        store.check(teacher_hash=weights_hash(draft), block_size=int(draft.block_size))
+        shape = BlockShape.of(draft.config.to_dict())
+        store.check(
+            teacher_hash=weights_hash(draft),
+            block_size=shape.positions,
+            prediction_shift=shape.shift,
+        )
     except UserError:
         return None
     if isinstance(store, TrajectoryStore):

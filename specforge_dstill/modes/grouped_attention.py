@@ -5,8 +5,8 @@ A dense mask over all blocks would be (N * B) x (S + N * B), at the paper's size
 What a group needs beyond queries, keys and values is made when it is its turn and dropped after it,
 in the backward pass again: memory does not grow with the number of groups.
 
-Shapes: b samples, N blocks, B block size, S context length, P positions of a group, L context that
-a group sees, D head dimension.
+Shapes: b samples, N blocks, B slots of a block, S context length, P positions of a group, L context
+that a group sees, D head dimension.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def _step_provider(mode: str, options: DstillOptions, source: _Source) -> StepPr
 
     def resume_contract(_config: Any, draft: Any, drafter: Any) -> dict[str, Any]:
         contract: dict[str, Any] = {
-            "dstill_block_size": drafter.block_size,
+            "dstill_block_size": drafter.shape.positions,
             "dstill_mask_token_id": drafter.mask_token_id,
             "dstill_target_layer_ids": tuple(draft.target_layer_ids),
         }

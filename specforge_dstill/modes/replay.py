@@ -21,7 +21,7 @@ class PassesDrafter:
 
     @property
     def block_size(self) -> int:
-        return self.drafter.block_size
+        return self.drafter.shape.positions
 
     def begin(self, hidden_states: Tensor) -> DraftSession:
         return DraftSession(self, hidden_states.to(self.drafter.lm_head.weight))
@@ -50,7 +50,7 @@ class DraftSession:
             hidden,
             self._head,
             anchor_ids.to(device),
-            block_size=drafter.block_size,
+            block_size=drafter.shape.positions,
             steps=self._passes.steps,
             rule=CommitRule(drafter.mask_token_id, top_k=0),
         )

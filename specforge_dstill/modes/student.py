@@ -14,6 +14,7 @@ from specforge.runtime.contracts import TrainBatch
 from specforge.training.strategies.base import DraftTrainStrategy, StepContext, StepOutput
 from torch import Tensor, nn
 
+from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.maths.blocks import reference_blocks
 from specforge_dstill.maths.root_schedule import RootSchedule, draw_states
 from specforge_dstill.maths.trajectory import masked_at, state_at
@@ -35,7 +36,7 @@ class StudentDraw:
         options: the optional weights.
     """
 
-    block_size: int
+    shape: BlockShape
     mask_token_id: int
     num_anchors: int
     options: StudentOptions
@@ -52,10 +53,10 @@ class StudentDraw:
         chosen = _pick(len(record.anchors), self.num_anchors, generator)
         anchors, trajectory = record.anchors[chosen], record.trajectory[chosen]
         blocks = reference_blocks(
-            sample.input_ids, sample.loss_mask, anchors, block_size=self.block_size
+            sample.input_ids, sample.loss_mask, anchors, block_size=self.shape.positions
         )
         t = draw_states(trajectory.commit_pass, p_root=p_root, generator=generator)
-        supervised = blocks.scored & masked_at(trajectory.commit_pass, t)
+        supervised = blocks.scored & self.shape.in_input(masked_at(trajectory.commit_pass, t))
         weights = agreement_weights(
             trajectory.endpoint,
             blocks.tokens,
@@ -185,7 +186,7 @@ def student_strategy(
     """Put Stage II together for a drafter and a source of its teacher's trajectories."""
     options = step.options.student
     draw = StudentDraw(
-        block_size=step.drafter.block_size,
+        shape=step.drafter.shape,
         mask_token_id=step.drafter.mask_token_id,
         num_anchors=num_anchors,
         options=options,

@@ -1,6 +1,6 @@
 """Stage I: the partial-mask teacher as a SpecForge training strategy.
 
-Shapes: n blocks of a sample, B block size, R rows.
+Shapes: n blocks of a sample, B positions of a block, R rows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from specforge.training.strategies.base import DraftTrainStrategy, StepContext, 
 from torch import nn
 
 from specforge_dstill.maths.anchors import draw_anchors
+from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.maths.blocks import reference_blocks
 from specforge_dstill.maths.corruption import corrupt, draw_reveal
 from specforge_dstill.maths.reveal_schedule import reveal_levels
@@ -39,7 +40,7 @@ class TeacherDraw:
         options: the optional weights.
     """
 
-    block_size: int
+    shape: BlockShape
     mask_token_id: int
     levels: tuple[float, ...]
     num_anchors: int
@@ -54,17 +55,18 @@ class TeacherDraw:
         """
         anchors = draw_anchors(sample.loss_mask, count=self.num_anchors, generator=generator)
         blocks = reference_blocks(
-            sample.input_ids, sample.loss_mask, anchors, block_size=self.block_size
+            sample.input_ids, sample.loss_mask, anchors, block_size=self.shape.positions
         )
         levels = (0.0,) if root else self.levels
         revealed = draw_reveal(blocks, levels=levels, generator=generator)
-        supervised = blocks.scored & ~revealed
+        masked = self.shape.in_input(~revealed)
+        supervised = blocks.scored & masked
         weights, _ = teacher_row_weights(
             supervised, gamma=self.options.position_decay, alpha_m=self.options.mask_count_alpha
         )
         return SampleBlocks(
             anchors=anchors,
-            inputs=corrupt(blocks.tokens, revealed, mask_token_id=self.mask_token_id),
+            inputs=corrupt(blocks.tokens, ~masked, mask_token_id=self.mask_token_id),
             targets=blocks.tokens,
             reference=blocks.tokens,
             scored=blocks.scored,
@@ -132,9 +134,9 @@ def teacher_strategy(step: BlockStep, *, num_anchors: int, seed: int) -> Teacher
     """Put Stage I together for a drafter."""
     drafter, options = step.drafter, step.options
     draw = TeacherDraw(
-        block_size=drafter.block_size,
+        shape=drafter.shape,
         mask_token_id=drafter.mask_token_id,
-        levels=reveal_levels(drafter.block_size, options.steps),
+        levels=reveal_levels(drafter.shape.positions, options.steps),
         num_anchors=num_anchors,
         options=options.teacher,
     )

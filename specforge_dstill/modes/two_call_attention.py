@@ -5,7 +5,7 @@ share. So every block attends to the first ``anchor`` positions of its sample's 
 itself, and the two are merged by their log-sum-exps. There is no backward pass: this is for
 rollout and decoding, in the place of flex attention.
 
-Shapes: b samples, N blocks, B block size, S context length, D head dimension.
+Shapes: b samples, N blocks, B slots of a block, S context length, D head dimension.
 """
 
 from __future__ import annotations

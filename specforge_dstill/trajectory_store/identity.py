@@ -14,6 +14,7 @@ import numpy as np
 from specforge_dstill.checksums import json_sha256
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import json_bytes
+from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.trajectory_store.sharding import shard_count
 
 IDENTITY_FILE = "identity.json"
@@ -30,7 +31,7 @@ class StoreIdentity:
     """The settings that decide what the records of a store hold.
 
     Attributes:
-        block_size: B.
+        block_size: B, the positions of a block.
         steps: K, the teacher's passes.
         top_k: k, ids retained a position and pass.
         record: "commit" keeps the committing pass of each position, "full" every pass.
@@ -81,6 +82,11 @@ class StoreIdentity:
     def passes(self) -> int:
         """T, the passes recorded: 1 or K."""
         return self.steps if self.record == "full" else 1
+
+    @property
+    def prediction_shift(self) -> int:
+        """How many positions on the teacher's input slots predict, by its configuration."""
+        return BlockShape.of({"block_size": self.block_size, **self.draft_config}).shift
 
 
 @dataclass(frozen=True)
@@ -167,6 +173,7 @@ class StorePlan:
         document = self.to_json()
         return {
             **document["identity"],
+            "prediction_shift": self.identity.prediction_shift,
             "samples": self.samples,
             "samples_hash": self.samples_hash,
             "shard_size": self.shard_size,

@@ -77,7 +77,8 @@ class TrajectoryReader(Protocol):
         """Refuse this store unless it was made with the given settings.
 
         ``store.check(block_size=16, vocab_size=…, mask_token_id=…, teacher_hash=…)``; names are
-        the fields of :class:`StoreIdentity`, and samples, samples_hash, shard_size, logp_dtype.
+        the fields of :class:`StoreIdentity`, and prediction_shift, samples, samples_hash,
+        shard_size, logp_dtype.
 
         Errors: ``UserError`` naming each setting that differs, with both values.
         """

@@ -192,7 +192,7 @@ def student_strategy_of(
     drafter: BlockDrafter, options: DstillOptions, *, online: bool
 ) -> StudentStrategy:
     """A student of a store, or of a live teacher; its own random weights are not the teacher's."""
-    draw = StudentDraw(tiny.BLOCK_SIZE, tiny.MASK_ID, 4, options.student)
+    draw = StudentDraw(drafter.shape, tiny.MASK_ID, 4, options.student)
     teacher = make_drafter(tuple(drafter.draft_model.layer_types), seed=1)
     store: Any = collect_in_memory(teacher, three_samples())
     live = LiveTeacher(Refiner(teacher, options, seed=0), num_anchors=4, teacher_hash="")

@@ -92,7 +92,7 @@ def training_logits(student: BlockDrafter, sample: dict[str, Tensor]) -> list[Te
     handle = student.register_forward_hook(lambda _module, _args, states: seen.append(states))
     strategy = StudentStrategy(
         BlockStep(student, options),
-        StudentDraw(B, tiny.MASK_ID, 10**6, options.student),
+        StudentDraw(student.shape, tiny.MASK_ID, 10**6, options.student),
         records=StoredRecords(store),
         schedule=RootSchedule(start=1, end=1),
         seed=0,
