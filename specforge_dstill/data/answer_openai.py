@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
+from specforge_dstill.concurrently import run_concurrently
 from specforge_dstill.data.answer_transformers import LeaveOut, Save, first_messages
 from specforge_dstill.data.conversations import Conversation, Message, Prompt
 from specforge_dstill.data.generation import draw_seed
 from specforge_dstill.errors import UserError
 
 #: Statuses by which a server refuses one request for what is in it.
-_REFUSED = (400, 413, 422)
+REFUSED = (400, 413, 422)
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,11 @@ class OpenAIAnswers:
     def answer(self, prompts: Sequence[Prompt], save: Save, leave_out: LeaveOut) -> None:
         """Answer every prompt, saving each as it ends."""
         client = self._client()
-        with ThreadPoolExecutor(self.concurrency) as pool:
-            tasks = [pool.submit(self._one, client, p, save, leave_out) for p in prompts]
-            try:
-                wait(tasks, return_when=FIRST_EXCEPTION)
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-        for task in tasks:
-            if not task.cancelled():
-                task.result()
+        run_concurrently(
+            lambda prompt: self._one(client, prompt, save, leave_out),
+            prompts,
+            at_a_time=self.concurrency,
+        )
 
     def _client(self) -> Any:
         try:
@@ -97,7 +93,7 @@ class OpenAIAnswers:
             ) from error
         except openai.APIStatusError as error:
             reason = " ".join(str(error.message).split())
-            if error.status_code in _REFUSED:
+            if error.status_code in REFUSED:
                 return reason
             raise UserError(
                 f"{self.base_url}: the server answers {error.status_code}: {reason}; "
