@@ -28,6 +28,8 @@ ALLOWED = {
     },
     "evaluation": {"evaluation", "trajectory_store", "maths", "errors", "console", "table"},
     "reporting": {"reporting", "evaluation", "errors", "files"},
+    "servers": {"servers", "data", "evaluation", "concurrently", "errors", "files"},
+    "concurrently.py": set[str](),
     "options.py": {"errors", "validation"},
     "validation.py": {"errors", "suggest"},
     "suggest.py": set[str](),

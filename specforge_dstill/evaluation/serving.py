@@ -7,8 +7,9 @@ temperature and with as many requests at a time.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from math import nan
 from typing import Any
 
 FORMAT = 1
@@ -42,7 +43,9 @@ class Served:
         concurrency: requests at a time.
         seconds: from the first request to the last answer.
         rounds, accepted: from the engine's own counters, for all requests together; None without
-            a drafter, and where requests tell their own.
+            a drafter, and where only requests tell.
+        left_out: turns that the server refused.
+        retried: how often a request was sent again; then ``seconds`` counts the waiting, too.
     """
 
     drafter: str | None
@@ -54,11 +57,44 @@ class Served:
     requests: tuple[Request, ...]
     rounds: int | None = None
     accepted: int | None = None
+    left_out: tuple[str, ...] = ()
+    retried: int = 0
+
+    @property
+    def drafted(self) -> tuple[int, int] | None:
+        """(rounds, accepted) of all requests: their own sums where all tell, else as counted."""
+        own = [(r.rounds, r.accepted) for r in self.requests]
+        told = [(r, a) for r, a in own if r is not None and a is not None]
+        if own and len(told) == len(own):
+            return sum(r for r, _ in told), sum(a for _, a in told)
+        if self.rounds is None or self.accepted is None:
+            return None
+        return self.rounds, self.accepted
+
+    @property
+    def per_token(self) -> float:
+        """Seconds per output token: from sending a request to its whole answer, over its tokens.
+
+        Reading the prompt and waiting for a place in the batch count. NaN without an answer.
+        """
+        tokens = sum(request.tokens for request in self.requests)
+        return sum(request.seconds for request in self.requests) / tokens if tokens else nan
+
+    def only(self, names: Collection[str]) -> Served:
+        """The same without the requests of other names."""
+        kept = tuple(request for request in self.requests if request.name in names)
+        return replace(self, requests=kept)
 
     @property
     def throughput(self) -> float:
         """Output tokens a second, of all requests together."""
         return sum(request.tokens for request in self.requests) / self.seconds
+
+
+def paired(one: Served, other: Served) -> tuple[Served, Served]:
+    """Both with the requests that both answered: one server may refuse what another takes."""
+    shared = {r.name for r in one.requests} & {r.name for r in other.requests}
+    return one.only(shared), other.only(shared)
 
 
 @dataclass(frozen=True)
@@ -89,8 +125,10 @@ def serving_from_json(text: str) -> ServingReport:
     content = json.loads(text)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"not the results of servers of format {FORMAT}")
-    served = [
-        Served(**{**one, "requests": tuple(Request(**request) for request in one["requests"])})
-        for one in content["served"]
-    ]
-    return ServingReport(tuple(served), content["details"])
+    return ServingReport(tuple(map(_served, content["served"])), content["details"])
+
+
+def _served(one: Mapping[str, Any]) -> Served:
+    requests = tuple(Request(**request) for request in one["requests"])
+    left_out = tuple(one.get("left_out", ()))
+    return Served(**{**one, "requests": requests, "left_out": left_out})

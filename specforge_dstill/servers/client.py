@@ -1,0 +1,146 @@
+"""One request after another of a conversation, timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specforge_dstill.data.answer_openai import REFUSED
+from specforge_dstill.data.answer_transformers import first_messages
+from specforge_dstill.data.conversations import Message, Prompt
+from specforge_dstill.errors import UserError
+from specforge_dstill.evaluation.sampling import Sampling
+from specforge_dstill.evaluation.serving import Request
+from specforge_dstill.servers.endpoint import NOT_ALLOWED, OK, Endpoint, NoReplyError, Reply
+from specforge_dstill.servers.engines import Engine
+
+#: Seconds before a failed request is sent again.
+PAUSES = (1.0, 4.0, 16.0)
+_EFFORT = "reasoning_effort"
+_UNKNOWN, _BUSY, _BROKEN = 404, 429, 500
+
+
+def sampling_options(sampling: Sampling) -> dict[str, Any]:
+    """All that decides a draw, so that no default of the server's counts; -1 is every token."""
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+    }
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A turn's answer; or ``refused``, the server's reason for giving none.
+
+    Attributes:
+        retried: how often the request was sent again.
+    """
+
+    name: str
+    request: Request | None
+    refused: str = ""
+    retried: int = 0
+
+
+@dataclass(frozen=True)
+class Client:
+    """Asks one server's chat completions, which format prompts by the target's own template.
+
+    Answers are not streamed, so that reading them takes next to none of this machine's time.
+
+    Attributes:
+        template_kwargs: for the chat template.
+    """
+
+    endpoint: Endpoint
+    engine: Engine
+    model: str
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def converse(
+        self, prompt: Prompt, sampling: Sampling, *, max_tokens: int, salt: str
+    ) -> Iterator[Answered]:
+        """A prompt's turns, each after the server's own earlier answers, until one is refused.
+
+        Args:
+            max_tokens: the most tokens of an answer.
+            salt: prompts are read anew unless they were read with the same salt.
+
+        Raises:
+            UserError: the server fails or cannot be reached.
+        """
+        talk = first_messages(prompt)
+        for index, text in enumerate(prompt.turns):
+            name = prompt.id if index == 0 else f"{prompt.id}/{index + 1}"
+            talk.append(Message("user", text))
+            body = self._body(talk, sampling, max_tokens, salt)
+            reply, seconds, retried = self._send(body, name)
+            if reply.status in REFUSED:
+                yield Answered(name, None, reply.message, retried)
+                return
+            content = reply.json()
+            yield Answered(name, self._request(content, name, seconds), retried=retried)
+            talk.append(Message("assistant", content["choices"][0]["message"]["content"] or ""))
+
+    def _body(
+        self, talk: Sequence[Message], sampling: Sampling, max_tokens: int, salt: str
+    ) -> dict[str, Any]:
+        body = {
+            "model": self.model,
+            "messages": [{"role": m.role, "content": m.content} for m in talk],
+            "max_completion_tokens": max_tokens,
+            "cache_salt": salt,
+            **sampling_options(sampling),
+            **self.engine.options,
+        }
+        if self.template_kwargs:
+            body["chat_template_kwargs"] = dict(self.template_kwargs)
+        if _EFFORT in self.template_kwargs:
+            # For gpt-oss vLLM writes its own system message, and reads the effort here alone.
+            body[_EFFORT] = self.template_kwargs[_EFFORT]
+        return body
+
+    def _request(self, content: Mapping[str, Any], name: str, seconds: float) -> Request:
+        try:
+            tokens = int(content["usage"]["completion_tokens"])
+            drafted = self.engine.of_answer(content)
+        except (KeyError, IndexError, TypeError) as error:
+            raise UserError(
+                f"{self.endpoint.url}: the answer to {name!r} is no chat completion of "
+                f"{self.engine.name} ({error!r} is missing)"
+            ) from error
+        if drafted is None:
+            return Request(name, tokens, seconds)
+        return Request(name, tokens, seconds, drafted.rounds, drafted.accepted)
+
+    def _send(self, body: dict[str, Any], name: str) -> tuple[Reply, float, int]:
+        """The reply, the seconds that it took, and how often the request was sent again."""
+        why = ""
+        for retried, pause in enumerate((0.0, *PAUSES)):
+            time.sleep(pause)
+            start = time.perf_counter()
+            try:
+                reply = self.endpoint.post("/v1/chat/completions", body)
+            except NoReplyError as error:
+                why = str(error)
+                continue
+            if reply.status == OK or reply.status in REFUSED:
+                return reply, time.perf_counter() - start, retried
+            why = f"{reply.status}: {reply.message}"
+            if reply.status == _UNKNOWN:
+                raise UserError(f"{self.endpoint.url}: {why} (--model chooses another name)")
+            if reply.status in NOT_ALLOWED:
+                raise UserError(f"{self.endpoint.url}: {why} (the key is OPENAI_API_KEY)")
+            if reply.status < _BROKEN and reply.status != _BUSY:
+                break
+        raise UserError(
+            f"{self.endpoint.url}: no answer to {name!r} (tries: {retried + 1}; {why}); finished "
+            "cells are kept, run the same command to go on"
+        )

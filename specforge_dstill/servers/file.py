@@ -1,0 +1,92 @@
+"""``servers.json``, which successive commands extend: without a drafter first, then with one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from specforge_dstill.data.conversations import Prompt
+from specforge_dstill.data.settings import differences
+from specforge_dstill.errors import UserError
+from specforge_dstill.evaluation.serving import Served, ServingReport, serving_from_json
+from specforge_dstill.files import make_folder, reading, write_atomically
+from specforge_dstill.servers.cell import Cell
+
+#: Details that gather what every command brings; the last command's count.
+_GATHERED = ("prompts", "servers")
+_ONLY_RECORDED = (*_GATHERED, "date", "cache")
+
+
+def prompts_hash(prompts: Sequence[Prompt]) -> str:
+    """First 16 hex digits of the SHA-256 of all that is asked, names included."""
+    told = json.dumps([asdict(prompt) for prompt in prompts], ensure_ascii=False)
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+class ServersFile:
+    """Cells measured with the same settings; written after each.
+
+    Args:
+        details: those of :class:`ServingReport`, with ``hash`` for each of ``prompts``.
+
+    Raises:
+        UserError: the file holds cells measured with other settings, or cannot be read.
+    """
+
+    def __init__(self, path: Path, details: Mapping[str, Any]) -> None:
+        self._path = path
+        self._details = json.loads(json.dumps(details))
+        self._check(self.report.details)
+
+    @property
+    def report(self) -> ServingReport:
+        """What is there now; others' cells, too, if several commands write at once."""
+        if not self._path.is_file():
+            return ServingReport((), self._details)
+        try:
+            with reading(self._path):
+                return serving_from_json(self._path.read_text(encoding="utf-8"))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self._path}: cannot be read ({error}); delete it or choose another folder with "
+                "--output"
+            ) from error
+
+    def has(self, cell: Cell) -> bool:
+        """Whether a cell was measured."""
+        return _key(cell, cell.sampling.temperature) in {
+            _key(one, one.temperature) for one in self.report.served
+        }
+
+    def add(self, served: Served) -> None:
+        """Keep a cell. Errors: ``UserError`` when the file system refuses."""
+        held = self.report
+        gathered = {
+            name: {**held.details.get(name, {}), **self._details.get(name, {})}
+            for name in _GATHERED
+        }
+        report = ServingReport((*held.served, served), {**self._details, **gathered})
+        make_folder(self._path.parent)
+        write_atomically(self._path, report.to_json().encode())
+
+    def _check(self, held: Mapping[str, Any]) -> None:
+        changed = [differences(held, self._details, ignored=_ONLY_RECORDED)]
+        for name, asked in self._details["prompts"].items():
+            before = held["prompts"].get(name, asked)
+            if before["hash"] != asked["hash"]:
+                changed.append(
+                    f"{name} was {before['count']} prompts and is now {asked['count']}, or others"
+                )
+        if any(changed):
+            raise UserError(
+                f"{self._path}: holds what was measured with other settings "
+                f"({'; '.join(filter(None, changed))}); choose another folder with --output"
+            )
+
+
+def _key(one: Cell | Served, temperature: float) -> tuple[str | None, str, float, int]:
+    return one.drafter, one.data_set, temperature, one.concurrency
