@@ -48,16 +48,21 @@ def serving_facts(grid: Grid, folders: Sequence[str]) -> Facts:
         "Measured": f"against servers: {grid.engine}",
         "Target": grid.target,
         "Drafters": ", ".join(dict.fromkeys(method.drafter for method in grid.methods)),
-        "Temperatures": ", ".join(f"{temperature:g}" for temperature in grid.temperatures),
-        "Requests at a time": ", ".join(map(str, grid.concurrencies)),
+        "Temperatures": ", ".join(f"{t:g}" for t in sorted({t for _, t, _ in grid.rates})),
+        "Requests at a time": ", ".join(map(str, sorted({c for _, _, c in grid.rates}))),
         "Chat template": grid.reasoning,
         "Longest answer": _of(details, "max_new_tokens", "{} tokens"),
-        "Benchmarks": ", ".join(grid.data_sets),
+        "Prompts": ", ".join(_served_prompts(grid)),
         "Versions": ", ".join(f"{k} {v}" for k, v in details.get("versions", {}).items()),
         "When": str(details.get("date", "")),
         "Results": ", ".join(folders[run] for run in grid.runs),
     }
     return Facts("Servers", tuple((name, value) for name, value in told.items() if value))
+
+
+def _served_prompts(grid: Grid) -> Iterator[str]:
+    for name, told in grid.details.get("prompts", {}).items():
+        yield f"{name}: {told['count']} prompts ({told['source']})"
 
 
 def warnings(setting: Setting, folders: Sequence[str]) -> Iterator[str]:

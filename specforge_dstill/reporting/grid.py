@@ -22,15 +22,29 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Rate:
+    """Of all requests together.
+
+    Attributes:
+        throughput: output tokens a second.
+        per_token: seconds of a request per output token.
+    """
+
+    throughput: float
+    per_token: float
+
+
+@dataclass(frozen=True)
 class Grid:
     """Cells of one target, engine and reasoning setting.
 
     Attributes:
         tau, speedup: only where measured.
-        throughput: output tokens a second by method, temperature and concurrency, all data sets
-            and runs together; the server alone is method None.
+        rates: by method, temperature and concurrency, all data sets and runs together; the server
+            alone is method None.
         details: those of the first run.
         runs: the folders' numbers.
+        warnings: what may mislead.
     """
 
     target: str
@@ -38,9 +52,10 @@ class Grid:
     reasoning: str
     tau: Mapping[Place, Quantity]
     speedup: Mapping[Place, Quantity]
-    throughput: Mapping[tuple[Method | None, float, int], float] = field(default_factory=dict)
+    rates: Mapping[tuple[Method | None, float, int], Rate] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     runs: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def places(self) -> tuple[Place, ...]:

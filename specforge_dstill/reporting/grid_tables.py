@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from specforge_dstill.evaluation.intervals import Quantity, average, combine
-from specforge_dstill.reporting.grid import Grid, Place
+from specforge_dstill.reporting.grid import Grid, Place, Rate
 from specforge_dstill.reporting.main_tables import AVERAGE, TIMES
 from specforge_dstill.reporting.settings import Method
 from specforge_dstill.reporting.tables import NOTHING, Cell, Number, Table
@@ -23,10 +23,11 @@ def grid_tables(grids: Sequence[Grid]) -> Iterator[Table]:
         groups.setdefault((grid.target, grid.engine), []).append(grid)
     for (target, engine), group in groups.items():
         number = "Table 3" if len(group) > 1 else "Table 2"
-        yield _table(f"{target} in {engine}: speed-up S by concurrency ({number})", group)
+        if any(grid.places for grid in group):
+            yield _table(f"{target} in {engine}: speed-up S by concurrency ({number})", group)
         for grid in group:
-            if grid.throughput:
-                yield _throughput(grid, reasoning=len(group) > 1)
+            if grid.rates:
+                yield from _rates(grid, reasoning=len(group) > 1)
 
 
 def over_data_sets(
@@ -88,24 +89,29 @@ def _at(
     return quantities.get(Place(name, method, temperature, concurrency))
 
 
-def _throughput(grid: Grid, *, reasoning: bool) -> Table:
-    methods = tuple(dict.fromkeys(method for method, _, _ in grid.throughput))
-    points = sorted({(t, c) for _, t, c in grid.throughput})
+def _rates(grid: Grid, *, reasoning: bool) -> Iterator[Table]:
+    """Throughput, and the time per output token."""
+    methods = tuple(dict.fromkeys(method for method, _, _ in grid.rates))
+    points = sorted({(t, c) for _, t, c in grid.rates})
     suffix = f", {grid.reasoning}" if reasoning else ""
-    rows = [
-        (
-            "without a drafter" if method is None else str(method),
-            *(_rate(grid.throughput.get((method, *point))) for point in points),
+
+    def table(what: str, cell: Callable[[Rate], str]) -> Table:
+        rows = [
+            (
+                "without a drafter" if method is None else str(method),
+                *(
+                    cell(grid.rates[method, *point]) if (method, *point) in grid.rates else NOTHING
+                    for point in points
+                ),
+            )
+            for method in methods
+        ]
+        return Table(
+            f"{grid.target} in {grid.engine}{suffix}: {what}",
+            ("Method", *(f"T = {t:g}, C = {c}" for t, c in points)),
+            tuple(rows),
+            notes=("All benchmarks together.",),
         )
-        for method in methods
-    ]
-    return Table(
-        f"{grid.target} in {grid.engine}{suffix}: output tokens a second",
-        ("Method", *(f"T = {t:g}, C = {c}" for t, c in points)),
-        tuple(rows),
-        notes=("All benchmarks together.",),
-    )
 
-
-def _rate(tokens_per_second: float | None) -> str:
-    return NOTHING if tokens_per_second is None else f"{tokens_per_second:,.1f}"
+    yield table("output tokens a second", lambda rate: f"{rate.throughput:,.1f}")
+    yield table("milliseconds per output token", lambda rate: f"{1000 * rate.per_token:,.2f}")

@@ -10,7 +10,7 @@ from specforge_dstill.reporting.acceptance_figures import position_picture, tau_
 from specforge_dstill.reporting.comparison_tables import PAPERS, Comparison, comparison_table
 from specforge_dstill.reporting.curve_figures import curve_pictures
 from specforge_dstill.reporting.curves import Curve
-from specforge_dstill.reporting.facts import facts, serving_facts, template_warnings, warnings
+from specforge_dstill.reporting.facts import facts, serving_facts, warnings
 from specforge_dstill.reporting.figures import palette
 from specforge_dstill.reporting.folders import Results
 from specforge_dstill.reporting.grid import Grid, decoded_grids
@@ -58,7 +58,7 @@ def make_page(
         ),
         warnings=(
             *chain.from_iterable(warnings(setting, folders) for setting in settings),
-            *chain.from_iterable(template_warnings(grid.details) for grid in served),
+            *chain.from_iterable(grid.warnings for grid in served),
         ),
         notes=tuple(_about_intervals(tables)),
         tables=tuple(tables),

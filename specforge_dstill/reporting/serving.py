@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import nan
 
 import numpy as np
 
 from specforge_dstill.evaluation.intervals import DRAWS, Quantity, combine
-from specforge_dstill.evaluation.serving import Request, Served, ServingReport
-from specforge_dstill.reporting.grid import Grid, Place
+from specforge_dstill.evaluation.serving import Request, Served, ServingReport, paired
+from specforge_dstill.reporting.facts import template_warnings
+from specforge_dstill.reporting.grid import Grid, Place, Rate
 from specforge_dstill.reporting.prompts import PromptResamples
 from specforge_dstill.reporting.settings import OF_A_RUN, Method, template_text
 
@@ -43,10 +45,22 @@ def _grid(reports: Mapping[int, ServingReport]) -> Grid:
         template_text(details.get("template_kwargs", {})),
         {place: quantity for place, quantity in tau.items() if quantity is not None},
         {place: quantity for place, quantity in speedup.items() if quantity is not None},
-        _throughput(reports),
+        _rates(reports),
         details,
         tuple(reports),
+        tuple(_warnings(reports)),
     )
+
+
+def _warnings(reports: Mapping[int, ServingReport]) -> Iterator[str]:
+    yield from template_warnings(next(iter(reports.values())).details)
+    for one in (served for report in reports.values() for served in report.served):
+        where = f"{one.drafter or 'without a drafter'}, {one.data_set}, T = {one.temperature:g}, "
+        where += f"C = {one.concurrency}"
+        if one.left_out:
+            yield f"{where}: {len(one.left_out)} turns left out (refused by the server)."
+        if one.retried:
+            yield f"{where}: {one.retried} requests were sent again; throughput counts the waiting."
 
 
 def _point(served: Served) -> tuple[str, float, int]:
@@ -89,7 +103,7 @@ def _speedup(
     prompts: PromptResamples, runs: Mapping[int, tuple[Served, Served | None]]
 ) -> Quantity | None:
     """Time per output token of the server alone over that with the drafter."""
-    pairs = {run: (one, alone) for run, (one, alone) in runs.items() if alone is not None}
+    pairs = {run: paired(one, alone) for run, (one, alone) in runs.items() if alone is not None}
     if not pairs:
         return None
 
@@ -101,14 +115,22 @@ def _speedup(
     return combine(np.divide, per_token(plain), per_token(drafted))
 
 
-def _throughput(
+def _rates(
     reports: Mapping[int, ServingReport],
-) -> dict[tuple[Method | None, float, int], float]:
-    sums: dict[tuple[Method | None, float, int], list[float]] = {}
+) -> dict[tuple[Method | None, float, int], Rate]:
+    groups: dict[tuple[Method | None, float, int], list[Served]] = {}
     for report in reports.values():
         for one in report.served:
             method = None if one.drafter is None else Method(one.drafter, one.steps)
-            found = sums.setdefault((method, one.temperature, one.concurrency), [0.0, 0.0])
-            found[0] += sum(request.tokens for request in one.requests)
-            found[1] += one.seconds
-    return {key: tokens / seconds for key, (tokens, seconds) in sums.items() if seconds}
+            groups.setdefault((method, one.temperature, one.concurrency), []).append(one)
+    return {key: _rate(group) for key, group in groups.items()}
+
+
+def _rate(group: Sequence[Served]) -> Rate:
+    requests = [request for one in group for request in one.requests]
+    tokens = sum(request.tokens for request in requests)
+    seconds = sum(one.seconds for one in group)
+    return Rate(
+        tokens / seconds if seconds else nan,
+        sum(request.seconds for request in requests) / tokens if tokens else nan,
+    )

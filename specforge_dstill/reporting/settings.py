@@ -18,7 +18,7 @@ from specforge_dstill.evaluation.report import Report, Score
 #: Settings that may differ between runs that are averaged.
 OF_A_RUN = (
     *("run_file", "overrides", "draft_config", "checkpoints", "seed", "prompts", "left_out"),
-    *("date", "versions", "cache"),
+    *("date", "versions", "cache", "servers"),
 )
 
 

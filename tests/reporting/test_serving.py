@@ -59,7 +59,8 @@ def test_by_hand() -> None:
     assert grid.speedup[place].values == pytest.approx(2)
     assert grid.speedup[replace(place, concurrency=8)].estimate().value == pytest.approx(0.25)
     # 30 tokens in 12 seconds alone.
-    assert grid.throughput[None, 0.0, 1] == pytest.approx(2.5)
+    assert grid.rates[None, 0.0, 1].throughput == pytest.approx(2.5)
+    assert grid.rates[None, 0.0, 1].per_token == pytest.approx(0.4)
     assert (grid.concurrencies, grid.temperatures) == ((1, 8), (0.0,))
 
 
@@ -84,13 +85,40 @@ def test_runs_of_the_same_settings_are_averaged() -> None:
 
 
 def test_table_2() -> None:
-    table, throughput = grid_tables([only({0: measured()})])
+    table, throughput, per_token = grid_tables([only({0: measured()})])
     assert table.title == "tiny in vLLM: speed-up S by concurrency (Table 2)"
     assert table.header == ("Dataset", "Method", "T = 0: τ", "T = 0: S, C = 1", "T = 0: S, C = 8")
     assert [texts(row) for row in table.rows] == [["easy", "student", "3.00", "2.00×", "0.25×"]]
     assert table.notes[-1] == "Counted past ends."
     assert throughput.header == ("Method", "T = 0, C = 1", "T = 0, C = 8")
     assert throughput.rows[0] == ("without a drafter", "2.5", "0.3")
+    assert per_token.rows[1] == ("student", "200.00", "12,800.00")
+
+
+def test_only_what_both_servers_answered_makes_a_speedup() -> None:
+    """The server with the drafter refused the first prompt, the slower one of it alone."""
+    alone, drafted = served(None, 4, 1), served("student", 2, 1)
+    slow = replace(alone.requests[0], seconds=400)
+    alone = replace(alone, requests=(slow, alone.requests[1]))
+    drafted = replace(drafted, requests=drafted.requests[1:], left_out=("easy-0",), retried=3)
+    grid = only({0: ServingReport((alone, drafted), DETAILS)})
+    assert grid.speedup[Place("easy", STUDENT, 0.0, 1)].estimate().value == pytest.approx(2)
+    where = "student, easy, T = 0, C = 1"
+    assert grid.warnings == (
+        f"{where}: 1 turns left out (refused by the server).",
+        f"{where}: 3 requests were sent again; throughput counts the waiting.",
+    )
+
+
+def test_a_server_without_a_drafter_alone_has_its_speed() -> None:
+    alone = ServingReport((served(None, 4, 1),), DETAILS)
+    page = make_page([Results("run", (), alone)], title="t")
+    assert [table.title for table in page.tables] == [
+        "tiny in vLLM: output tokens a second",
+        "tiny in vLLM: milliseconds per output token",
+    ]
+    assert dict(page.facts[0].values)["Temperatures"] == "0"
+    assert page.pictures == ()
 
 
 def test_reasoning_on_and_off_is_table_3() -> None:
@@ -144,6 +172,6 @@ def test_the_page_of_servers_alone() -> None:
     page = make_page([Results("run", (), measured(cache={"template_kwargs": {"a": 1}}))], title="t")
     assert [facts.title for facts in page.facts] == ["Servers"]
     assert dict(page.facts[0].values)["Requests at a time"] == "1, 8"
-    assert len(page.tables) == 2
+    assert len(page.tables) == 3
     assert len(page.pictures) == 1
     assert len(page.warnings) == 1
