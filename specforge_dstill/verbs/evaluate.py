@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 
-from specforge_dstill.arguments import add_placement, add_run_file, json_object, positive
+from specforge_dstill.arguments import (
+    add_placement,
+    add_run_file,
+    json_object,
+    positive,
+    positive_number,
+)
 from specforge_dstill.console import say
-from specforge_dstill.data.benchmarks import BENCHMARKS
 from specforge_dstill.data.targets import DTYPES
-from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.plots import plot_acceptance
 from specforge_dstill.evaluation.report import Report
+from specforge_dstill.evaluation.serving_text import serving_text
 from specforge_dstill.files import make_folder, write_atomically, writing
 from specforge_dstill.reporting.facts import template_warnings
 from specforge_dstill.verbs.decode import REJECT, DecodeRoute
-from specforge_dstill.verbs.evaluation_plan import DataSet, DrafterChoice, EvaluationPlan
+from specforge_dstill.verbs.evaluate_options import (
+    DECODE,
+    SERVER,
+    concurrencies,
+    data_set,
+    drafter_choice,
+    fill_in,
+    steps_list,
+    temperatures,
+)
+from specforge_dstill.verbs.evaluation_plan import EvaluationPlan
 from specforge_dstill.verbs.replay import ReplayRoute
+from specforge_dstill.verbs.servers import ENGINES, ServersRoute
 
 EXAMPLE = """example:
   specforge-dstill evaluate --replay --config dstill.yaml --steps 1,8 \\
@@ -39,12 +54,23 @@ of the prompt included. "Same" counts greedy answers that are the target's own, 
 A run that was stopped goes on; other settings need another --output.
 Both rules keep the target's distribution: compare samples from the target and accepts what was
 drafted alike; reject draws the draft, too, at the same temperature, top-k and top-p.
+
+  specforge-dstill evaluate --plain-server http://127.0.0.1:30000 --prompts gsm8k
+  specforge-dstill evaluate --server http://127.0.0.1:30000 --drafter student --prompts gsm8k
+asks a running server of SGLang or vLLM, started without its drafter and then with it, so that one
+GPU node can do both; results gather in OUTPUT/servers.json, and S needs both. Two servers that run
+side by side can be given in one command. Cells (drafter, data set, temperature, concurrency) that
+are complete are not measured again. The server formats prompts by the target's own chat template
+with --template-kwargs; --config names a run file only for its feature cache's, as the default.
+A request's time runs from sending it to its whole answer, over its tokens; answers are not
+streamed. Prompts are read anew for each cell (cache_salt). vLLM counts for the whole server, so
+requests of others are noticed and refused; for intervals of τ start it with
+--per-request-spec-decode-metrics summary.
 """
 #: Report, table and picture of each route; they may share a folder.
 REPLAYED = ("results.json", "table.txt", "acceptance.png")
 DECODED = ("decoding.json", "decoding.txt", "decoding.png")
-_NAME = re.compile(r"[\w.-]+")
-_STEPS = re.compile(r"\d+(?:,\d+)*")
+SERVED = ("servers.json", "servers.txt")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,11 +101,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=positive, metavar="N", help="the first N prompts of each data set")
     add(
         "--drafter",
-        required=True,
         action="append",
         type=drafter_choice,
         metavar="NAME=CHECKPOINT[:STEPS]",
-        help="a run folder, a checkpoint or a Hugging Face folder; repeat it for more drafters",
+        help="""a run folder, a checkpoint or a Hugging Face folder; repeat it for more drafters;
+        with --server the bare NAME of its drafter""",
     )
     add(
         "--steps",
@@ -87,7 +113,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="1,K",
         help="numbers of passes, for drafters without their own (default: 1 and dstill.steps)",
     )
-    add("--max-new-tokens", type=positive, default=2048, help="an answer's (default: 2048)")
+    add(
+        "--max-new-tokens",
+        type=positive,
+        help="an answer's (default: 2048; against servers the paper's 4096)",
+    )
     add("--output", type=Path, default=Path("results"), metavar="FOLDER", help="default: results")
     add(
         "--answers",
@@ -104,18 +134,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--batch-size",
         type=positive,
-        default=16,
         help="answers at a time, of --replay (default: 16)",
     )
     add(
         "--dtype",
         choices=DTYPES,
-        default="float32",
         help="of target, features and drafters (default: float32, which makes replay exact)",
     )
-    add("--temperature", type=float, help="with --decode; 0 is greedy (default: 0)")
-    add("--top-p", type=float, metavar="P", help="with --decode, as generate's (default: 1)")
-    add("--top-k", type=int, metavar="K", help="with --decode, as generate's (default: 0, all)")
+    add(
+        "--temperature",
+        type=temperatures,
+        metavar="T[,T]",
+        help="0 is greedy; --decode takes one (default: 0; against servers 0,1)",
+    )
+    add("--top-p", type=float, metavar="P", help="as generate's, not with --replay (default: 1)")
+    add("--top-k", type=int, metavar="K", help="as generate's, not with --replay (default: 0, all)")
     add(
         "--rule",
         choices=("compare", REJECT),
@@ -123,49 +156,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, help="with --decode, of sampled answers (default: 0)")
     add_placement(parser, default="cuda when there is a GPU")
+    _add_servers(parser)
 
 
-def data_set(text: str) -> DataSet:
-    """An option's NAME=SOURCE, or a benchmark's name."""
-    if text in BENCHMARKS:
-        return DataSet(text, None)
-    known = ", ".join(BENCHMARKS)
-    return DataSet(*_named(text, f"a data set is NAME=FILE, NAME=hub:DATASET or one of {known}"))
-
-
-def drafter_choice(text: str) -> DrafterChoice:
-    """An option's NAME=CHECKPOINT[:STEPS]."""
-    name, source = _named(text, "a drafter is NAME=CHECKPOINT or NAME=CHECKPOINT:STEPS")
-    checkpoint, _, steps = source.rpartition(":")
-    if checkpoint and _STEPS.fullmatch(steps):
-        return DrafterChoice(name, checkpoint, steps_list(steps))
-    return DrafterChoice(name, source, None)
-
-
-def steps_list(text: str) -> tuple[int, ...]:
-    """An option's numbers of passes, such as 1,8."""
-    if not _STEPS.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of passes such as 1,8")
-    return tuple(dict.fromkeys(map(int, text.split(","))))
-
-
-def _named(text: str, shape: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not value or not _NAME.fullmatch(name):
-        raise argparse.ArgumentTypeError(f"{text!r}: {shape}")
-    return name, value
+def _add_servers(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("against servers").add_argument
+    add("--server", metavar="URL", help="a running server that has the drafter")
+    add("--plain-server", metavar="URL", help="the same server without it, for S")
+    add(
+        "--concurrency",
+        type=concurrencies,
+        metavar="1,C",
+        help="requests at a time (default: 1,8,16,32)",
+    )
+    add("--model", metavar="NAME", help="the model's name there (default: the only one)")
+    add("--engine", choices=ENGINES, help="default: the server is asked")
+    add("--timeout", type=positive_number, help="seconds an answer may take (default: 600)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the tables, write the report, the tables and a picture."""
-    if args.replay == args.decode:
-        raise UserError(
-            "say how to measure: --replay walks the target's greedy answers, --decode decodes "
-            "with each drafter"
-        )
-    _fill_in(args)
+    way = fill_in(args)
+    if way == SERVER:
+        return _run_servers(args)
     plan = EvaluationPlan.of(args)
-    route = DecodeRoute.of(plan) if args.decode else ReplayRoute(plan)
+    route = DecodeRoute.of(plan) if way == DECODE else ReplayRoute(plan)
     report, left_out = route.measure()
     for warning in template_warnings(report.details):
         say(warning)
@@ -173,7 +188,7 @@ def run(args: argparse.Namespace) -> int:
         if missing:
             reason = f"they fill the target's window (first: {missing[0]})"
             say(f"{name}: {len(missing)} turns left out, {reason}")
-    names = DECODED if args.decode else REPLAYED
+    names = DECODED if way == DECODE else REPLAYED
     results, table, picture = (args.output / name for name in names)
     _write(report, results, table, picture)
     _print_table(report)
@@ -183,17 +198,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _fill_in(args: argparse.Namespace) -> None:
-    """Defaults of the options that one route has; the other refuses them."""
-    defaults = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "rule": "compare", "seed": 0}
-    others = ("answers",) if args.decode else tuple(defaults)
-    for name in others:
-        if getattr(args, name) is not None:
-            route = "--replay" if args.decode else "--decode"
-            raise UserError(f"--{name.replace('_', '-')} belongs to {route}")
-    for name, value in defaults.items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
+def _run_servers(args: argparse.Namespace) -> int:
+    """Measure, print the table of all that is in the results, write it beside them."""
+    results, table = (args.output / name for name in SERVED)
+    report = ServersRoute.of(args).measure(results)
+    for warning in template_warnings(report.details):
+        say(warning)
+    text = serving_text(report)
+    write_atomically(table, f"{text}\n\n{report.details['note']}\n".encode())
+    print(f"{text}\n\n{report.details['note']}\n\n{results}")
+    return 0
 
 
 def _write(report: Report, results: Path, table: Path, picture: Path) -> None:

@@ -24,7 +24,6 @@ from specforge_dstill.data.greedy_answers import weights_fingerprint
 from specforge_dstill.data.manifest import CacheManifest, config_hash
 from specforge_dstill.data.versions import library_versions
 from specforge_dstill.errors import UserError
-from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.maths.reveal_schedule import check_steps
 from specforge_dstill.modes.assembly import load_drafter, resolve_draft
 from specforge_dstill.modes.checkpoints import (
@@ -57,7 +56,11 @@ class DataSet:
 
 @dataclass(frozen=True)
 class DrafterChoice:
-    """``--drafter NAME=CHECKPOINT[:STEPS]``; without steps those of ``--steps``."""
+    """``--drafter NAME=CHECKPOINT[:STEPS]``; without steps those of ``--steps``.
+
+    Attributes:
+        checkpoint: "" for a server's drafter, which the server has.
+    """
 
     name: str
     checkpoint: str
@@ -100,8 +103,16 @@ class EvaluationPlan:
     @classmethod
     def of(cls, args: argparse.Namespace) -> EvaluationPlan:
         """Check the command line against the run file and the disk."""
-        _check_distinct("--prompts", [chosen.name for chosen in args.prompts])
-        _check_distinct("--drafter", [chosen.name for chosen in args.drafter])
+        if not args.drafter:
+            raise UserError("name a drafter: --drafter NAME=CHECKPOINT")
+        for chosen in args.drafter:
+            if not chosen.checkpoint:
+                raise UserError(
+                    f"--drafter {chosen.name!r}: a drafter is NAME=CHECKPOINT; a bare name is for "
+                    "--server"
+                )
+        check_distinct("--prompts", [chosen.name for chosen in args.prompts])
+        check_distinct("--drafter", [chosen.name for chosen in args.drafter])
         run_file = load_run(args.config, args.overrides, "dflash")
         block_size = _block_size(run_file)
         default = args.steps or tuple(dict.fromkeys((1, run_file.options.steps)))
@@ -156,18 +167,7 @@ class EvaluationPlan:
 
     @cached_property
     def _cache(self) -> CacheManifest | None:
-        """The feature cache's, None where there is none."""
-        folder = self.run.config.data.hidden_states_path
-        return CacheManifest.read(Path(folder)) if folder else None
-
-    def _cache_settings(self) -> dict[str, Any]:
-        """How the text that drafters were trained on was formatted; {} where that is unknown."""
-        if self._cache is None:
-            return {}
-        return {
-            "chat_template": self._cache.chat_template_hash,
-            "template_kwargs": self._cache.template_kwargs,
-        }
+        return feature_cache(self.run)
 
     def load_target(self) -> Any:
         """The target, a transformers model."""
@@ -227,7 +227,7 @@ class EvaluationPlan:
             "max_new_tokens": args.max_new_tokens,
             "chat_template": self.chat_template,
             "template_kwargs": self.template_kwargs,
-            "cache": self._cache_settings(),
+            "cache": cache_settings(self._cache),
             "date": datetime.now(UTC).isoformat(sep=" ", timespec="minutes"),
             "prompts": {s.name: {"source": s.origin, "limit": args.limit} for s in args.prompts},
             "left_out": dict(left_out),
@@ -243,14 +243,31 @@ class EvaluationPlan:
         }
 
 
+def feature_cache(run: RunFile) -> CacheManifest | None:
+    """The manifest of the run file's feature cache, None where there is none."""
+    folder = run.config.data.hidden_states_path
+    return CacheManifest.read(Path(folder)) if folder else None
+
+
+def cache_settings(cache: CacheManifest | None) -> dict[str, Any]:
+    """How the text that drafters were trained on was formatted; {} where that is unknown."""
+    if cache is None:
+        return {}
+    return {
+        "chat_template": cache.chat_template_hash,
+        "template_kwargs": cache.template_kwargs,
+    }
+
+
 def _block_size(run_file: RunFile) -> int:
     try:
-        return BlockShape.of(resolve_draft(run_file.config).to_dict()).positions
+        return int(resolve_draft(run_file.config).block_size)
     except UserError as error:
         raise UserError(f"{run_file.path}: {error}") from error
 
 
-def _check_distinct(option: str, names: Sequence[str]) -> None:
+def check_distinct(option: str, names: Sequence[str]) -> None:
+    """Errors: ``UserError`` when a name is given twice."""
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{option}: the name {name!r} is given twice; names must differ")

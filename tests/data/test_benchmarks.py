@@ -10,7 +10,7 @@ import pytest
 from specforge_dstill.data import benchmarks
 from specforge_dstill.data.benchmarks import BENCHMARKS, benchmark_prompts
 from specforge_dstill.errors import UserError
-from specforge_dstill.verbs.evaluate import data_set
+from specforge_dstill.verbs.evaluate_options import data_set
 
 ROWS: dict[str, dict[str, Any]] = {
     "gsm8k": {"question": "How much is 2 + 2?", "answer": "4"},

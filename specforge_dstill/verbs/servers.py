@@ -1,0 +1,215 @@
+"""Measuring against servers: with a drafter, without one, or both in turn."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from specforge_dstill.console import say
+from specforge_dstill.data.conversations import Prompt
+from specforge_dstill.data.progress import Progress
+from specforge_dstill.errors import UserError
+from specforge_dstill.evaluation.interleaved import WARM_UP_RUNS, WARM_UP_TOKENS
+from specforge_dstill.evaluation.sampling import Sampling
+from specforge_dstill.evaluation.serving import Served, ServingReport
+from specforge_dstill.evaluation.speed import PLAIN
+from specforge_dstill.runfile import load_run
+from specforge_dstill.servers.cell import Cell, measure
+from specforge_dstill.servers.client import Client
+from specforge_dstill.servers.endpoint import Endpoint
+from specforge_dstill.servers.engines import Engine, model_name
+from specforge_dstill.servers.file import ServersFile, prompts_hash
+from specforge_dstill.servers.sglang import SGLang
+from specforge_dstill.servers.vllm import VLLM
+from specforge_dstill.verbs.evaluation_plan import cache_settings, check_distinct, feature_cache
+
+ENGINES: dict[str, type[SGLang] | type[VLLM]] = {"sglang": SGLang, "vllm": VLLM}
+_TIMED = (
+    "A request's time runs from sending it to its whole answer, not streamed: reading the prompt "
+    "and waiting for a place count, with a drafter and without."
+)
+
+
+@dataclass(frozen=True)
+class ServersRoute:
+    """``evaluate --server``.
+
+    Attributes:
+        prompts: by data set.
+        clients: by the drafter's name, None for the server without one; that comes first.
+        template_kwargs: for the chat template, sent with every request.
+        cache: how the feature cache was formatted, {} where that is unknown.
+    """
+
+    args: argparse.Namespace
+    samplings: Sequence[Sampling]
+    prompts: Mapping[str, Sequence[Prompt]]
+    clients: Mapping[str | None, Client]
+    template_kwargs: Mapping[str, Any]
+    cache: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> ServersRoute:
+        """Check the command line, and look at the servers."""
+        drafter = _drafter(args)
+        samplings = _samplings(args)
+        check_distinct("--prompts", [chosen.name for chosen in args.prompts])
+        cache = None
+        if args.config or args.overrides:
+            cache = feature_cache(load_run(args.config, args.overrides, "dflash"))
+        kwargs = args.template_kwargs
+        if kwargs is None:
+            kwargs = cache.template_kwargs if cache else {}
+        urls = [(None, args.plain_server), (drafter, args.server)]
+        clients = {name: _connect(url, name, kwargs, args) for name, url in urls if url}
+        _check_alike(list(clients.values()))
+        prompts = {chosen.name: chosen.prompts(limit=args.limit) for chosen in args.prompts}
+        return cls(args, samplings, prompts, clients, kwargs, cache_settings(cache))
+
+    def measure(self, path: Path) -> ServingReport:
+        """Measure the cells that are not in ``path`` yet, writing it after each; all of them."""
+        file = ServersFile(path, self._details())
+        missing = [cell for cell in self._cells() if not file.has(cell)]
+        self._warn_of_few(missing)
+        total = sum(len(prompt.turns) for c in missing for prompt in self.prompts[c.data_set])
+        lock = Lock()
+        with Progress("requests", total=total, unit="request") as progress:
+
+            def update() -> None:
+                with lock:
+                    progress.advance()
+
+            for cell in missing:
+                served = measure(
+                    cell,
+                    self.clients[cell.drafter],
+                    self.prompts[cell.data_set],
+                    max_tokens=self.args.max_new_tokens,
+                    update=update,
+                )
+                file.add(served)
+                _tell(cell, served)
+        return file.report
+
+    def _cells(self) -> Iterator[Cell]:
+        """With both servers, each cell without and with the drafter in turn."""
+        for data_set in self.prompts:
+            for sampling in self.samplings:
+                for concurrency in self.args.concurrency:
+                    for drafter in self.clients:
+                        yield Cell(drafter, data_set, sampling, concurrency)
+
+    def _warn_of_few(self, cells: Sequence[Cell]) -> None:
+        for data_set, prompts in self.prompts.items():
+            most = max((c.concurrency for c in cells if c.data_set == data_set), default=0)
+            if len(prompts) < most:
+                say(f"{data_set}: {len(prompts)} prompts cannot keep {most} requests in flight")
+
+    def _details(self) -> dict[str, Any]:
+        args, client = self.args, next(iter(self.clients.values()))
+        return {
+            "measured": "against servers",
+            "engine": client.engine.name,
+            "versions": {client.engine.name: client.engine.version},
+            "target": client.model,
+            "template_kwargs": self.template_kwargs,
+            "max_new_tokens": args.max_new_tokens,
+            "top_p": args.top_p,
+            "top_k": args.top_k,
+            "warm_up": {"runs": WARM_UP_RUNS, "tokens": WARM_UP_TOKENS},
+            "note": f"{client.engine.note} {_TIMED}",
+            "date": datetime.now(UTC).isoformat(sep=" ", timespec="minutes"),
+            "cache": self.cache,
+            "prompts": {
+                chosen.name: {
+                    "source": chosen.origin,
+                    "limit": args.limit,
+                    "count": len(self.prompts[chosen.name]),
+                    "hash": prompts_hash(self.prompts[chosen.name]),
+                }
+                for chosen in args.prompts
+            },
+            "servers": {
+                name or PLAIN: {"url": one.endpoint.url, **one.engine.about}
+                for name, one in self.clients.items()
+            },
+        }
+
+
+def _drafter(args: argparse.Namespace) -> str | None:
+    """The name of the drafter behind ``--server``; None without that option."""
+    names = [chosen.name for chosen in args.drafter or ()]
+    if bool(names) != bool(args.server):
+        raise UserError(
+            "--server needs --drafter NAME, what to call the server's drafter in the tables"
+            if args.server
+            else "--drafter names the drafter of --server; --plain-server has none"
+        )
+    if len(names) > 1:
+        raise UserError(
+            f"--server has one drafter, not {', '.join(names)}; measure them one after the other, "
+            "their results gather in --output"
+        )
+    for chosen in args.drafter or ():
+        if chosen.checkpoint or chosen.name == PLAIN:
+            raise UserError(
+                f"--drafter {chosen.name}: with --server it is a bare name (not {PLAIN!r}); the "
+                "server was started with its drafter"
+            )
+    return names[0] if names else None
+
+
+def _samplings(args: argparse.Namespace) -> tuple[Sampling, ...]:
+    """One for each temperature."""
+    try:
+        return tuple(Sampling(one, args.top_k, args.top_p) for one in args.temperature)
+    except ValueError as error:
+        raise UserError(f"--server: {error}") from None
+
+
+def _connect(
+    url: str, drafter: str | None, template_kwargs: Mapping[str, Any], args: argparse.Namespace
+) -> Client:
+    endpoint = Endpoint.at(url, timeout=args.timeout)
+    engine = _find_engine(endpoint, args.engine)
+    if engine.drafts and drafter is None:
+        raise UserError(f"{endpoint.url}: has a drafter; --plain-server is one without (--server)")
+    if drafter is not None and not engine.drafts:
+        raise UserError(
+            f"{endpoint.url}: has no drafter, though --drafter {drafter} names one; start it with "
+            "its drafter, or give it as --plain-server"
+        )
+    return Client(endpoint, engine, model_name(endpoint, args.model), template_kwargs)
+
+
+def _find_engine(endpoint: Endpoint, wanted: str | None) -> Engine:
+    for name, engine in ENGINES.items():
+        if wanted in (None, name) and (found := engine.find(endpoint)) is not None:
+            return found
+    raise UserError(
+        f"{endpoint.url}: neither SGLang (/server_info) nor vLLM (/version) answers there"
+        if wanted is None
+        else f"{endpoint.url}: does not answer as {wanted}"
+    )
+
+
+def _check_alike(clients: Sequence[Client]) -> None:
+    told = {f"{c.engine.name} {c.engine.version} with {c.model}" for c in clients}
+    if len(told) > 1:
+        raise UserError(f"the two servers differ: {' and '.join(sorted(told))}")
+
+
+def _tell(cell: Cell, served: Served) -> None:
+    """What of a cell is out of the ordinary."""
+    if served.left_out:
+        count, first = len(served.left_out), served.left_out[0]
+        say(f"{cell}: {count} turns left out, the server refuses them (first: {first})")
+    if served.retried:
+        say(f"{cell}: {served.retried} requests were sent again; throughput counts the waiting")
+    if served.drafted is not None and served.drafted[0] == 0:
+        say(f"{cell}: the server did not draft a single time")
