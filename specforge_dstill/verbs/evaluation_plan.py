@@ -24,6 +24,7 @@ from specforge_dstill.data.greedy_answers import weights_fingerprint
 from specforge_dstill.data.manifest import CacheManifest, config_hash
 from specforge_dstill.data.versions import library_versions
 from specforge_dstill.errors import UserError
+from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.maths.reveal_schedule import check_steps
 from specforge_dstill.modes.assembly import load_drafter, resolve_draft
 from specforge_dstill.modes.checkpoints import (
@@ -261,7 +262,7 @@ def cache_settings(cache: CacheManifest | None) -> dict[str, Any]:
 
 def _block_size(run_file: RunFile) -> int:
     try:
-        return int(resolve_draft(run_file.config).block_size)
+        return BlockShape.of(resolve_draft(run_file.config).to_dict()).positions
     except UserError as error:
         raise UserError(f"{run_file.path}: {error}") from error
 
