@@ -10,7 +10,7 @@ from specforge.modeling.target.target_utils import target_text_config, target_vo
 from specforge_dstill.data import targets
 from specforge_dstill.data.manifest import config_hash
 from specforge_dstill.errors import UserError
-from specforge_dstill.modes.assembly import logit_softcap
+from specforge_dstill.modes.target_scales import logit_softcap
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from specforge.algorithms.dflash.providers import algorithm_providers
 from specforge.algorithms.model_providers import AlgorithmModelParts, build_dflash_model
 from specforge.modeling.auto import AutoDraftModel
-from specforge.modeling.target.target_utils import TargetEmbeddingsAndHead, target_text_config
+from specforge.modeling.target.target_utils import TargetEmbeddingsAndHead
 from specforge.training.model_loading import resolve_draft_config
 from torch import distributed
 
@@ -27,6 +27,7 @@ from specforge_dstill.modes.checks import (
 )
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.feature_source import FEATURES
+from specforge_dstill.modes.target_scales import as_target_embeds, logit_softcap
 from specforge_dstill.options import DstillOptions
 
 #: The architectures of DFlash drafters.
@@ -57,7 +58,7 @@ def build_drafter(
     drafter = BlockDrafter(
         draft,
         lm_head=parts.model.lm_head,
-        embed_tokens=parts.model.embed_tokens,
+        embed_tokens=as_target_embeds(parts.model.embed_tokens, target_config),
         mask_token_id=parts.model.mask_token_id,
         attention_backend=config.training.attention_backend,
         blocks_per_group=options.blocks_per_group,
@@ -67,12 +68,6 @@ def build_drafter(
     if mode == "dstill_collect" or (mode == "dstill_student" and options.online):
         check_top_k(options, drafter)
     return replace(parts, model=drafter)
-
-
-def logit_softcap(target_config: Any) -> float | None:
-    """The bound that the target puts on its final logits (Gemma), if any."""
-    cap = getattr(target_text_config(target_config), "final_logit_softcapping", None)
-    return None if cap is None else float(cap)
 
 
 def list_samples(folder: str) -> list[str]:
@@ -156,7 +151,7 @@ def load_drafter(
     return BlockDrafter(
         draft.to(device),
         lm_head=frozen.lm_head,
-        embed_tokens=frozen.embed_tokens,
+        embed_tokens=as_target_embeds(frozen.embed_tokens, frozen.config),
         mask_token_id=int(mask_token_id),
         blocks_per_group=blocks_per_group,
         logit_softcap=logit_softcap(frozen.config),

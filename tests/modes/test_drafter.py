@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +11,8 @@ from specforge.algorithms.common.dflash_family_model import (
     create_dflash_sdpa_mask,
 )
 from torch import Tensor, nn
-from transformers import Gemma2Config, Qwen3Config
 
 from specforge_dstill.maths.trajectory import Trajectory
-from specforge_dstill.modes.assembly import logit_softcap
 from specforge_dstill.modes.block_batch import SampleBlocks
 from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.context_cache import ContextCache
@@ -265,10 +262,3 @@ def test_capped_logits_and_a_bias_reach_rollout_and_loss() -> None:
     _, loss = BlockStep(drafter, DstillOptions(steps=1))([drawn], sample["hidden_states"])
     torch.testing.assert_close(-loss.nll[:, None], recorded, **TOLERANCE)
     assert torch.equal(loss.predicted, trajectory.endpoint[:, 1:].flatten())
-
-
-def test_the_cap_of_the_target() -> None:
-    assert logit_softcap(Qwen3Config()) is None
-    assert logit_softcap(Gemma2Config(final_logit_softcapping=30.0)) == 30.0
-    text = SimpleNamespace(final_logit_softcapping=20.0)
-    assert logit_softcap(SimpleNamespace(text_config=text)) == 20.0
