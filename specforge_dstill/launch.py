@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from specforge.application import ResolvedRun
     from specforge.config import Config
 
+    from specforge_dstill.options import DstillOptions
+
 _RENDEZVOUS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _DRAFTERS = ("model.draft_checkpoint_path", TEACHER_OPTION)
 # In what gloo and NCCL say of a collective that another rank has left.
@@ -207,16 +209,21 @@ def run_worker(
             destroy_distributed()
 
 
-def specforge_run(resolved: ResolvedRun) -> None:
-    """SpecForge's own run of a mode, once the ranks are joined."""
+def specforge_run(resolved: ResolvedRun, *, options: DstillOptions) -> None:
+    """SpecForge's own run of a mode, once the ranks are joined; evaluations are ours."""
     from specforge.application import build_application_run
 
     from specforge_dstill.data.safe_loading import only_tensors
+    from specforge_dstill.modes.best_checkpoint import best_read_later
+    from specforge_dstill.modes.in_training import evaluate_in_training
 
     # A checkpoint to go on from may hold more than tensors; it is read before any feature is.
     building = nullcontext() if resolved.config.training.resume_from else only_tensors()
-    with building, refusals(every_value_error=False):
+    with building, best_read_later(), refusals(every_value_error=False):
         training_run = build_application_run(resolved)
+    note = evaluate_in_training(training_run.trainer, resolved.config, options)
+    if note:
+        say(note)
     if resolved.config.training.role != "producer":
         check_outputs(resolved.config)
     with only_tensors():

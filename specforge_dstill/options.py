@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -126,6 +126,27 @@ class StudentOptions(Section):
         return self
 
 
+class EvaluationOptions(Section):
+    """Block acceptance on a held-out cache, measured while training.
+
+    The cache and the steps between two evaluations are SpecForge's own options:
+    `data.eval_hidden_states_path` and `training.eval_interval`.
+    """
+
+    passes: list[Annotated[int, Field(ge=1)]] | None = Field(
+        None, min_length=1, description="drafting passes to score, each; null: 1 and K"
+    )
+    best_by: int | None = Field(
+        None,
+        ge=1,
+        description="the passes whose acceptance picks the best checkpoint; null: K in "
+        "dstill_teacher, 1 in dstill_student and dflash",
+    )
+    anchors_per_sample: int = Field(
+        32, ge=1, description="blocks per held-out sample, evenly spread over its answer"
+    )
+
+
 class DstillOptions(Section):
     """Everything under `dstill:`."""
 
@@ -146,6 +167,17 @@ class DstillOptions(Section):
     teacher: TeacherOptions = TeacherOptions()
     collect: CollectOptions = CollectOptions()
     student: StudentOptions = StudentOptions()
+    evaluation: EvaluationOptions = EvaluationOptions()
+
+    @model_validator(mode="after")
+    def _best_is_scored(self) -> DstillOptions:
+        best, scored = self.evaluation.best_by, self.scored_passes
+        if best is not None and best not in scored:
+            raise ValueError(
+                f"dstill.evaluation.best_by is {best}, which is not scored; give one of "
+                f"dstill.evaluation.passes: {list(scored)}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _teacher_needs_online(self) -> DstillOptions:
@@ -159,6 +191,16 @@ class DstillOptions(Section):
     def online(self) -> bool:
         """Whether trajectories are made in the student's step instead of read from a store."""
         return self.trajectories == ONLINE
+
+    @property
+    def scored_passes(self) -> tuple[int, ...]:
+        """The numbers of passes that an evaluation in training scores, ascending."""
+        return tuple(sorted(set(self.evaluation.passes or (1, self.steps))))
+
+    def best_by(self, mode: str) -> int:
+        """The number of passes that picks the best checkpoint: those that the drafter is for."""
+        most, fewest = self.scored_passes[-1], self.scored_passes[0]
+        return self.evaluation.best_by or (most if mode == "dstill_teacher" else fewest)
 
     def taught_by(self, checkpoint: str | None) -> DstillOptions:
         """With the teacher of online trajectories at ``checkpoint``, unless one is named."""

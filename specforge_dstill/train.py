@@ -186,14 +186,15 @@ def _job(run: RunFile, overrides: Sequence[str], role: str) -> Callable[[Resolve
     if run.mode == "dstill_collect":
         _check_store(run)
         return partial(_collect, options=run.options)
+    training = partial(specforge_run, options=run.options)
     if run.mode != "dstill_teacher" or not run.options.collect.after_training:
-        return specforge_run
+        return training
     check_collection(
         collection_of(run, overrides), resumed=run.config.training.resume_from is not None
     )
 
     def train_and_collect(resolved: ResolvedRun) -> None:
-        specforge_run(resolved)
+        training(resolved)
         release_memory()
         teacher = latest_checkpoint(resolved.config.output_dir, resolved.config.run_id)
         collection, algorithm = _followed(collection_of(run, overrides, teacher=teacher))

@@ -124,8 +124,8 @@ def test_text_of_the_command_line_is_read_as_the_fields_type() -> None:
 
 def test_flat_has_every_key_and_only_scalars() -> None:
     flat = parse_options({"student": {"alpha": 0.3}}).flat()
-    sections = {"dstill", "dstill.teacher", "dstill.collect", "dstill.student"}
-    assert set(flat) == set(option_keys()) - sections
+    sections = {f"dstill.{name}" for name in ("teacher", "collect", "student", "evaluation")}
+    assert set(flat) == set(option_keys()) - sections - {"dstill"}
     assert flat["dstill.student.alpha"] == 0.3
     assert all(isinstance(v, bool | int | float | str | None) for v in flat.values())
 
@@ -137,3 +137,26 @@ def test_a_stages_contract_holds_its_own_options_and_k() -> None:
     assert not any("collect" in name or "rows_per_tile" in name for name in contract)
     # A teacher is known by its weights, not by where they lie.
     assert "dstill.student.teacher" not in contract
+
+
+def test_an_evaluation_scores_one_pass_and_k_unless_it_is_told() -> None:
+    options = parse_options({"steps": 5})
+    assert options.scored_passes == (1, 5)
+    modes = ("dstill_teacher", "dstill_student", "dflash")
+    assert [options.best_by(mode) for mode in modes] == [5, 1, 1]
+    told = parse_options({"evaluation": {"passes": [4, 2, 4], "best_by": 2}})
+    assert told.scored_passes == (2, 4)
+    assert told.best_by("dstill_teacher") == 2
+
+
+@pytest.mark.parametrize(
+    ("section", "part"),
+    [
+        ({"best_by": 3}, "dstill.evaluation.best_by is 3, which is not scored; give one of"),
+        ({"passes": []}, "dstill.evaluation.passes: [] is not allowed; give a list or null"),
+        ({"passes": [0]}, "dstill.evaluation.passes.0: 0: Input should be"),
+        ({"anchors_per_sample": 0}, "dstill.evaluation.anchors_per_sample: 0 is not allowed"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(section: dict[str, Any], part: str) -> None:
+    assert part in message_of({"evaluation": section})

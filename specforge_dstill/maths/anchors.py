@@ -1,4 +1,4 @@
-"""Which positions of a sequence may start a block, and the seeded draw among them.
+"""Which positions of a sequence may start a block, and two ways to choose among them.
 
 Shapes: S sequence length, A valid anchors, n drawn anchors.
 """
@@ -41,3 +41,22 @@ def draw_anchors(loss_mask: Tensor, *, count: int | None, generator: torch.Gener
         return anchors
     chosen = torch.randperm(len(anchors), generator=generator)[:count]
     return anchors[chosen.sort().values]
+
+
+def spread_anchors(loss_mask: Tensor, *, count: int) -> Tensor:
+    """At most ``count`` valid anchors, evenly spread: the middle one of each of so many parts.
+
+    Nothing is drawn: the same sample gives the same anchors, whenever it is asked.
+
+    Args:
+        loss_mask: [S].
+        count: the most anchors to return.
+
+    Returns:
+        [n] int64, ascending.
+    """
+    anchors = valid_anchors(loss_mask)
+    if len(anchors) <= count:
+        return anchors
+    middles = 2 * torch.arange(count, device=anchors.device) + 1
+    return anchors[middles * len(anchors) // (2 * count)]

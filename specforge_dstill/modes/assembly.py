@@ -53,7 +53,8 @@ def build_drafter(
     if mode == "dstill_collect":
         warn_of_other_teacher(config.model.draft_checkpoint_path)
     if config.mode == "offline":
-        agreed(lambda: _check_features(config, draft, target_config))
+        folder = config.data.hidden_states_path
+        agreed(lambda: check_features(folder, config, draft, target_config))
     parts = build_dflash_model(config, draft, draft_config, target_config, input_tools)
     drafter = BlockDrafter(
         draft,
@@ -79,12 +80,12 @@ def list_samples(folder: str) -> list[str]:
     return [relative_id(folder, path) for path in list_feature_files(folder)]
 
 
-def _check_features(config: Any, draft: Any, target_config: Any) -> None:
-    """Look at every file of the cache once, each rank at its share."""
+def check_features(folder: str, config: Any, draft: Any, target_config: Any) -> None:
+    """Look at every file of a cache once, each rank at its share. UserError for what is wrong."""
     joined = distributed.is_available() and distributed.is_initialized()
     layers = [int(layer) for layer in draft.target_layer_ids]
     check_cache(
-        Path(config.data.hidden_states_path),
+        Path(folder),
         required_keys=FEATURES,
         width=len(layers) * int(draft.config.hidden_size),
         layers=layers,

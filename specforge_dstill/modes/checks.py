@@ -38,12 +38,6 @@ def check_options(config: Any, options: DstillOptions, *, mode: str, draft_confi
                 f"training.{name} belongs to --mode dflash and would be ignored by {mode}; "
                 f"remove it, its place is taken by {replacement}"
             )
-    if mode == "dstill_student" and not options.online and config.data.eval_hidden_states_path:
-        raise UserError(
-            "data.eval_hidden_states_path: dstill_student learns from trajectories, and there are "
-            "none of other samples; remove it together with training.eval_interval, and score the "
-            "drafter with: specforge-dstill evaluate"
-        )
     _check_checkpoints(config, options, mode=mode)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from specforge_dstill.reporting.curves import Curve
@@ -18,6 +19,11 @@ _NOTES = {
     "accept_length": "Teacher-forced, anchor included: not τ, which is measured by decoding.",
     "loss": "Losses of different objectives cannot be compared with each other.",
 }
+_HELD_OUT = re.compile(r"eval/tau_(\d+)")
+_HELD_OUT_NOTE = (
+    "1 + mean accepted prefix of blocks at fixed places of held-out samples; the τ of an "
+    "evaluation is over the rounds of decoding, which crowd where drafts are short."
+)
 #: Above this many points marks would hide the line.
 _MARKED = 40
 
@@ -36,11 +42,22 @@ def curve_pictures(curves: Sequence[Curve], palette: Palette) -> Iterator[Pictur
         axes.set_xlabel("optimizer step")
         rule(axes, "y")
         legend(figure, axes)
-        title = f"Training: {_TITLES.get(metric, metric)}"
-        notes = (_NOTES[metric],) if metric in _NOTES else ()
+        title, note = _words(metric)
+        notes = (note,) if note else ()
         yield Picture(title, svg(figure, name=f"training{number}", description=title), notes)
 
 
-def _order(metric: str) -> tuple[int, str]:
+def _words(metric: str) -> tuple[str, str | None]:
+    """Title and note."""
+    held_out = _HELD_OUT.fullmatch(metric)
+    if held_out:
+        passes = "1 pass" if held_out[1] == "1" else f"{held_out[1]} passes"
+        return f"Training: block acceptance on held-out samples, {passes}", _HELD_OUT_NOTE
+    return f"Training: {_TITLES.get(metric, metric)}", _NOTES.get(metric)
+
+
+def _order(metric: str) -> tuple[int, int, str]:
     names = list(_TITLES)
-    return (names.index(metric) if metric in names else len(names), metric)
+    held_out = _HELD_OUT.fullmatch(metric)
+    passes = int(held_out[1]) if held_out else 0
+    return (names.index(metric) if metric in names else len(names), passes, metric)

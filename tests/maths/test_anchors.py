@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specforge_dstill.maths.anchors import draw_anchors, valid_anchors
+from specforge_dstill.maths.anchors import draw_anchors, spread_anchors, valid_anchors
 
 MASKS = st.lists(st.integers(0, 1), max_size=30)
 
@@ -72,3 +72,16 @@ def test_every_anchor_is_equally_likely() -> None:
         assert (drawn.diff() > 0).all()  # ascending and distinct
         hits[drawn] += 1
     assert (hits - 1500).abs().max() < 154
+
+
+@given(MASKS, st.integers(1, 12))
+def test_spread_anchors_lie_in_the_middle_of_equal_parts(mask: list[int], count: int) -> None:
+    loss_mask = torch.tensor(mask, dtype=torch.int64)
+    valid = valid_anchors(loss_mask).tolist()
+    spread = spread_anchors(loss_mask, count=count).tolist()
+    if len(valid) <= count:
+        assert spread == valid
+        return
+    parts = [(part + 0.5) * len(valid) / count for part in range(count)]
+    assert spread == [valid[int(middle)] for middle in parts]
+    assert len(set(spread)) == count

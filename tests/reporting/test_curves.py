@@ -72,3 +72,21 @@ def test_a_figure_a_metric_and_none_for_a_single_point() -> None:
     assert "not τ" in pictures[0].notes[0]
     assert "var(--m0)" not in pictures[0].svg
     assert "var(--m1)" in pictures[0].svg
+
+
+def test_acceptance_on_held_out_samples_is_in_the_order_of_its_passes(tmp_path: Path) -> None:
+    """And says how it differs from an evaluation's τ."""
+    path = tmp_path / "teacher.log"
+    lines = ("{'eval/tau_1': 1.5, 'eval/tau_16': 2.5, 'eval/tau_8': 2.0}", "{'loss': 1.0}")
+    path.write_text("".join(f"step {step}: {line}\n" for step in (2, 4) for line in lines))
+    curves = read_curves("teacher", path)
+    pictures = list(curve_pictures(curves, palette(["teacher"])))
+    titles = [picture.title for picture in pictures]
+    held_out = "Training: block acceptance on held-out samples"
+    assert titles == [
+        "Training: loss",
+        *(f"{held_out}, {passes}" for passes in ("1 pass", "8 passes", "16 passes")),
+    ]
+    assert all(
+        "no evaluation" in note or "rounds of decoding" in note for note in pictures[1].notes
+    )
