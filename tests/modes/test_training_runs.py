@@ -371,19 +371,3 @@ def test_features_of_another_dtype_are_converted_with_a_warning(
 def test_options_of_the_dflash_objective_are_not_ignored(stages: Stages) -> None:
     line = train(stages.folder, "dstill_teacher", "training.loss_decay_gamma=7").error
     assert "dstill.teacher.position_decay" in line
-
-
-def test_a_student_takes_no_evaluation_cache(stages: Stages) -> None:
-    """Its samples have no trajectories: said at the start, not at the first evaluation."""
-    cache = f"data.eval_hidden_states_path={stages.inputs / 'cache'}"
-    line = train(stages.folder, "dstill_student", cache, "training.eval_interval=2").error
-    assert "specforge-dstill evaluate" in line
-
-
-def test_a_teacher_takes_one(stages: Stages, tmp_path: Path) -> None:
-    folder = stages.copy_to(tmp_path)
-    cache = f"data.eval_hidden_states_path={stages.inputs / 'cache'}"
-    words = (cache, "training.eval_interval=2", "training.max_steps=2", "output_dir=out/new")
-    outcome = train(folder, "dstill_teacher", *words)
-    assert outcome.status == 0, outcome.err
-    assert "eval/avg_loss" in outcome.out
