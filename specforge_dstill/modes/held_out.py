@@ -56,7 +56,9 @@ class HeldOutBlocks:
         """
         input_ids, loss_mask = input_ids.cpu(), loss_mask.cpu()
         anchors = spread_anchors(loss_mask, count=self.anchors_per_sample)
-        blocks = reference_blocks(input_ids, loss_mask, anchors, block_size=self.drafter.block_size)
+        blocks = reference_blocks(
+            input_ids, loss_mask, anchors, block_size=self.drafter.shape.positions
+        )
         head = self.drafter.lm_head.weight
         sums = torch.zeros(len(self.passes), 2, dtype=torch.float64)
         for row, steps in enumerate(self.passes):

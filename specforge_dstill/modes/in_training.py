@@ -24,6 +24,7 @@ from torch.distributed.fsdp import (
 from specforge_dstill.data.held_out import compare_held_out
 from specforge_dstill.data.targets import load_config
 from specforge_dstill.errors import UserError
+from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.maths.reveal_schedule import check_steps
 from specforge_dstill.modes.agreement import agreed
 from specforge_dstill.modes.assembly import check_features, list_samples, resolve_draft
@@ -114,9 +115,10 @@ def evaluate_in_training(trainer: Any, config: Any, options: DstillOptions) -> s
 
 def _check(config: Any, options: DstillOptions, draft: Any) -> None:
     """UserError for passes that no block has, or a cache of other layers; warnings."""
+    positions = BlockShape.of(draft.config.to_dict()).positions
     for steps in options.scored_passes:
         try:
-            check_steps(int(draft.block_size), steps)
+            check_steps(positions, steps)
         except ValueError as error:
             raise UserError(f"dstill.evaluation.passes: {error}") from error
     folder, model = config.data.eval_hidden_states_path, config.model
@@ -132,7 +134,8 @@ def _copy_of(model: nn.Module, config: Any, options: DstillOptions) -> BlockDraf
     fresh = config.model.model_copy(update={"draft_checkpoint_path": None})
     # Weights are drawn only to be replaced; training's own draws must not move for that.
     with torch.random.fork_rng(devices=[]):
-        draft = build_draft(config.model_copy(update={"model": fresh}), resolve_draft(config))
+        draft_config = resolve_draft(config, architectures=(type(inner.draft_model).__name__,))
+        draft = build_draft(config.model_copy(update={"model": fresh}), draft_config)
     return BlockDrafter(
         draft.requires_grad_(False),
         lm_head=inner.lm_head,
