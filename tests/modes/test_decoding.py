@@ -17,12 +17,14 @@ from tests.modes.support import FULL, MIXED, make_drafter, make_sample, roll
 GROWTH = (9, 1, 3, tiny.BLOCK_SIZE, 240, 2, 60)
 
 
-@pytest.mark.parametrize("layer_types", [FULL, MIXED])
+@pytest.mark.parametrize(
+    ("layer_types", "told"), [(FULL, {}), (MIXED, {}), (MIXED, {"is_causal": False})]
+)
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_growing_context_gives_the_blocks_of_a_whole_one(
-    layer_types: tuple[str, ...], steps: int
+    layer_types: tuple[str, ...], told: dict[str, bool], steps: int
 ) -> None:
-    drafter = make_drafter(layer_types)
+    drafter = make_drafter(layer_types, **told)
     sample = make_sample(sum(GROWTH) + 1, seed=4)
     session = DecodingDrafter(drafter, steps).begin()
     at = 0

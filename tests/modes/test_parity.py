@@ -40,9 +40,12 @@ STARTS = [9, 10, 15, 23]
 
 
 def decoding_logits(
-    drafter: BlockDrafter, sample: dict[str, Tensor], *, backend: str, sliding: bool
+    drafter: BlockDrafter, sample: dict[str, Tensor], *, backend: str, causal: bool | None
 ) -> list[Tensor]:
-    """[B, V] of each round, the way ``DFlashDraftModel.spec_generate`` runs its draft."""
+    """[B, V] of each round, the way ``DFlashDraftModel.spec_generate`` runs its draft.
+
+    ``causal`` is of the sliding layers within the block; None where there are none.
+    """
     draft = drafter.draft_model
     draft.config._attn_implementation = backend
     cache = DynamicCache()
@@ -53,9 +56,9 @@ def decoding_logits(
         block = torch.full((1, B), tiny.MASK_ID)
         block[0, 0] = sample["input_ids"][0, start]
         arguments: dict[str, Any] = {"is_causal": False}
-        if sliding:
+        if causal is not None:
             # spec_generate gives no mask, and SDPA then ignores the window: name it.
-            arguments = {"attention_mask": masks(start)}
+            arguments = {"attention_mask": masks(start, causal)}
         states = draft(
             target_hidden=sample["hidden_states"][:, before:start],
             noise_embedding=drafter.embed_tokens(block),
@@ -70,15 +73,18 @@ def decoding_logits(
     return rounds
 
 
-def masks(start: int) -> dict[str, Tensor]:
+def masks(start: int, causal: bool) -> dict[str, Tensor]:
     """Masks of one block behind ``start`` context positions.
 
-    SpecForge's window (6 here) is on the context; its own block a position sees up to itself.
+    SpecForge's window (6 here) is on the context; its own block a position sees up to itself,
+    or all of it.
     """
     query = torch.arange(start, start + B)[:, None]
     key = torch.arange(start + B)
     full = torch.ones(1, 1, B, start + B, dtype=torch.bool)
-    sliding = ((key > query - 6) | (key >= start)) & (key <= query)
+    sliding = (key > query - 6) | (key >= start)
+    if causal:
+        sliding &= key <= query
     return {"full_attention": full, "sliding_attention": sliding[None, None]}
 
 
@@ -112,17 +118,25 @@ def first_pass_logits(drafter: BlockDrafter, sample: dict[str, Tensor]) -> list[
     return list(found)
 
 
-@pytest.mark.parametrize("layer_types", [FULL, MIXED], ids=["full", "mixed"])
+@pytest.mark.parametrize(
+    ("layer_types", "told", "causal"),
+    [(FULL, {}, None), (MIXED, {}, True), (MIXED, {"is_causal": False}, False)],
+    ids=["full", "mixed", "mixed, both ways"],
+)
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @torch.no_grad()
-def test_training_rollout_and_decoding_agree(layer_types: tuple[str, ...], backend: str) -> None:
+def test_training_rollout_and_decoding_agree(
+    layer_types: tuple[str, ...], told: dict[str, Any], causal: bool | None, backend: str
+) -> None:
     sample = make_sample(40, seed=7)
     assert sample["hidden_states"].shape[2] == WIDTH
-    decoded = decoding_logits(
-        make_drafter(layer_types), sample, backend=backend, sliding=layer_types is MIXED
-    )
-    trained = training_logits(make_drafter(layer_types), sample)
-    rolled = first_pass_logits(make_drafter(layer_types), sample)
+
+    def drafter() -> BlockDrafter:
+        return make_drafter(layer_types, **told)
+
+    decoded = decoding_logits(drafter(), sample, backend=backend, causal=causal)
+    trained = training_logits(drafter(), sample)
+    rolled = first_pass_logits(drafter(), sample)
     legal = [token for token in range(tiny.VOCAB) if token != tiny.MASK_ID]
     worst = 0.0
     for one, other, logp in zip(decoded, trained, rolled, strict=True):
