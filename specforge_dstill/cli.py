@@ -78,6 +78,11 @@ VERBS = {
         "write a trained drafter as SGLang, vLLM and dflash load it",
         "export --checkpoint output/dstill_student-latest --output-dir student",
     ),
+    "check-export": Verb(
+        "specforge_dstill.verbs.check_export",
+        "compare an exported drafter with what engines read and with training",
+        "check-export --target Qwen/Qwen3-8B student",
+    ),
 }
 
 

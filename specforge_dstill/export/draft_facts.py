@@ -9,6 +9,7 @@ from typing import Any
 from specforge.modeling.draft.dflash import build_target_layer_ids, resolve_dflash_attention_layout
 
 from specforge_dstill.errors import UserError
+from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.modes.assembly import DFLASH
 
 SLIDING = "sliding_attention"
@@ -101,8 +102,9 @@ class DraftFacts:
 
     @property
     def drafted(self) -> int:
-        """How many tokens a block drafts: DSpark drafts at the anchor's own position, too."""
-        return self.block_size if self.markov else self.block_size - 1
+        """How many tokens a block drafts: of DSpark's the anchor's own slot drafts one, too."""
+        shape = {"block_size": self.block_size, "architectures": [self.architecture]}
+        return BlockShape.of(shape).positions - 1
 
 
 def _causality(layer_types: Sequence[str], told: bool | None) -> bool | None:

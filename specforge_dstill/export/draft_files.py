@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ from specforge.training.model_loading import load_draft_config_source
 from torch import Tensor
 
 from specforge_dstill.errors import UserError, reason
+from specforge_dstill.export.layouts import trainable_config
+from specforge_dstill.files import json_bytes
 from specforge_dstill.modes.checkpoints import FAMILY, find_state_file
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -49,10 +52,7 @@ class DraftFiles:
         folder = Path(source.removeprefix("file://")).expanduser()
         if not folder.is_dir():
             raise UserError(f"{source}: no such checkpoint or folder")
-        try:
-            config = load_draft_config_source(str(folder))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{source}: no drafter's folder: {reason(error)}") from error
+        config = draft_config(read_config(folder), where=source)
         return cls(config, read_tensors(folder), {"resolved": str(folder.resolve())})
 
     @classmethod
@@ -77,6 +77,18 @@ class DraftFiles:
             "step": state.get("global_step"),
         }
         return cls(None, tensors, origin)
+
+
+def draft_config(content: Mapping[str, Any], *, where: str) -> Any:
+    """SpecForge's draft config out of a config.json in any layout. UserError naming ``where``."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            # SpecForge reads files only.
+            path = Path(folder) / CONFIG
+            path.write_bytes(json_bytes(trainable_config(content)))
+            return load_draft_config_source(str(path))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{where}: its {CONFIG} is no drafter's: {reason(error)}") from error
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:

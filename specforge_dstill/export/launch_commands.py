@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from specforge_dstill.export.draft_facts import DraftFacts
 from specforge_dstill.export.layouts import HF, SPECULATORS
+from specforge_dstill.export.target_facts import TargetFacts
 
 
 @dataclass(frozen=True)
@@ -28,21 +29,37 @@ class Launch:
     notes: tuple[str, ...] = ()
 
 
-def launches(facts: DraftFacts, *, layout: str, folder: str, target: str) -> tuple[Launch, ...]:
+def launches(
+    facts: DraftFacts, *, layout: str, folder: str, target: TargetFacts
+) -> tuple[Launch, ...]:
     """For SGLang and vLLM."""
+    refused = unserved(facts, target)
     if layout == HF:
-        reason = ("the hf layout is for further training; to serve the drafter export --to native",)
-        return Launch("SGLang", None, reason), Launch("vLLM", None, reason)
-    return (
-        _sglang(facts, layout=layout, folder=folder, target=target),
-        _vllm(facts, folder=folder, target=target),
-    )
-
-
-def _sglang(facts: DraftFacts, *, layout: str, folder: str, target: str) -> Launch:
+        reason = "the hf layout is for further training; to serve the drafter export --to native"
+        refused = {"SGLang": reason, "vLLM": reason}
+    if refused:
+        return tuple(Launch(engine, None, (reason,)) for engine, reason in refused.items())
+    sglang = _sglang(facts, folder=folder, target=target.name)
     if layout == SPECULATORS:
         reason = "it does not read the speculators layout; export --to native"
-        return Launch("SGLang", None, (reason,))
+        sglang = Launch("SGLang", None, (reason,))
+    return sglang, _vllm(facts, folder=folder, target=target.name)
+
+
+def unserved(facts: DraftFacts, target: TargetFacts) -> dict[str, str]:
+    """By engine, why it cannot serve the drafter in any layout; {} when both may."""
+    last = target.layers - 1
+    if last not in facts.layer_ids:
+        return {}
+    return {
+        "SGLang": f"it never hands out the output of the target's last layer, {last}, which this "
+        "drafter reads; train one on layers before it",
+        "vLLM": f"it hands out the output of the target's last layer, {last}, before the final "
+        "norm; this drafter was trained on it after the norm and would draft worse",
+    }
+
+
+def _sglang(facts: DraftFacts, *, folder: str, target: str) -> Launch:
     words = [
         *("python", "-m", "sglang.launch_server", "--model-path", target),
         *("--speculative-algorithm", "DSPARK" if facts.markov else "DFLASH"),

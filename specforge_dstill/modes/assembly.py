@@ -130,9 +130,8 @@ def load_drafter(
         The drafter in evaluation mode on ``device``.
     """
     model = config.model
-    dtype = getattr(torch, model.torch_dtype)
     draft_config = resolve_draft(config)
-    draft = AutoDraftModel.from_config(draft_config, torch_dtype=dtype)
+    draft = AutoDraftModel.from_config(draft_config, torch_dtype=getattr(torch, model.torch_dtype))
     load_draft_weights(draft, checkpoint, draft_config, model)
     mask_token_id = draft.mask_token_id if model.mask_token_id is None else model.mask_token_id
     if mask_token_id is None:
@@ -140,20 +139,43 @@ def load_drafter(
             "which token stands for the mask is not known: set dflash_config.mask_token_id in the "
             "draft config, or model.mask_token_id, to the one that the drafter was trained with"
         )
+    return beside_target(
+        draft,
+        model,
+        mask_token_id=int(mask_token_id),
+        device=device,
+        blocks_per_group=blocks_per_group,
+    )
+
+
+def beside_target(
+    draft: Any,
+    model: Any,
+    *,
+    mask_token_id: int,
+    device: torch.device,
+    blocks_per_group: int = 8,
+) -> BlockDrafter:
+    """A draft model with its target's embeddings and head, in evaluation mode on ``device``.
+
+    Args:
+        draft: SpecForge's; its dtype is the target's parts', too.
+        model: SpecForge's ``model:`` section, which names the target.
+    """
     frozen = TargetEmbeddingsAndHead.from_pretrained(
         model.target_model_path,
         embed_key=model.embedding_key,
         lm_head_key=model.lm_head_key,
         cache_dir=model.cache_dir,
         device=device.type,
-        dtype=dtype,
+        dtype=next(draft.parameters()).dtype,
         trust_remote_code=model.trust_remote_code,
     )
     return BlockDrafter(
         draft.to(device),
         lm_head=frozen.lm_head,
         embed_tokens=as_target_embeds(frozen.embed_tokens, frozen.config),
-        mask_token_id=int(mask_token_id),
+        mask_token_id=mask_token_id,
         blocks_per_group=blocks_per_group,
         logit_softcap=logit_softcap(frozen.config),
     ).eval()

@@ -11,6 +11,7 @@ from specforge_dstill.export.draft_facts import DraftFacts
 from specforge_dstill.export.exporter import Exportable, export
 from specforge_dstill.export.launch_commands import launches
 from specforge_dstill.export.layouts import LAYOUTS, NATIVE
+from specforge_dstill.export.target_facts import TargetFacts
 from specforge_dstill.runfile import load_run
 
 EXAMPLE = """example:
@@ -49,11 +50,11 @@ def run(args: argparse.Namespace) -> int:
     count = sum(tensor.numel() for tensor in draft.tensors.values())
     size = f"{count / 1e6:.1f} M parameters, {dtype_name(draft.dtype)}"
     print(f"{args.output_dir}: {args.to} layout, {size}")
-    print_launches(draft.facts, layout=args.to, folder=args.output_dir, target=draft.target.name)
+    print_launches(draft.facts, layout=args.to, folder=args.output_dir, target=draft.target)
     return 0
 
 
-def print_launches(facts: DraftFacts, *, layout: str, folder: Path, target: str) -> None:
+def print_launches(facts: DraftFacts, *, layout: str, folder: Path, target: TargetFacts) -> None:
     """The command of each engine under its name, with what to know of it."""
     for launch in launches(facts, layout=layout, folder=str(folder), target=target):
         print(f"\n{launch.engine}:")

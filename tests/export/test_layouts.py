@@ -98,7 +98,7 @@ def test_speculators_golden(tmp_path: Path) -> None:
         "speculators_version": "0.9.0",
         "target_hidden_size": 32,
         "tie_word_embeddings": False,
-        "transformer_layer_config": {**BODY, "is_causal": False},
+        "transformer_layer_config": {**BODY, "is_causal": False, "num_target_layers": 4},
     }
 
 
@@ -191,7 +191,7 @@ def test_every_layout_gives_specforge_the_same_drafter(
 def test_each_engine_counts_in_its_own_way(tmp_path: Path) -> None:
     """A block of 8: DFlash drafts 7 tokens and DSpark 8; SGLang counts the anchor, too."""
     _, facts = made(tiny.draft_config(), tmp_path)
-    sglang, vllm = launches(facts, layout="native", folder="my drafter", target="org/target")
+    sglang, vllm = launches(facts, layout="native", folder="my drafter", target=TARGET)
     assert sglang.command == (
         "python -m sglang.launch_server --model-path org/target --speculative-algorithm DFLASH "
         "--speculative-draft-model-path 'my drafter' --speculative-num-draft-tokens 8"
@@ -201,7 +201,7 @@ def test_each_engine_counts_in_its_own_way(tmp_path: Path) -> None:
         '\'{"method": "dflash", "model": "my drafter", "num_speculative_tokens": 7}\''
     )
     _, dspark = made(dspark_config(), tmp_path)
-    sglang, vllm = launches(dspark, layout="native", folder="drafter", target="org/target")
+    sglang, vllm = launches(dspark, layout="native", folder="drafter", target=TARGET)
     assert "DSPARK" in str(sglang.command)
     assert str(sglang.command).endswith("--speculative-num-draft-tokens 9")
     assert '"method": "dspark"' in str(vllm.command)
@@ -210,14 +210,22 @@ def test_each_engine_counts_in_its_own_way(tmp_path: Path) -> None:
 
 def test_what_an_engine_cannot_serve_is_said(tmp_path: Path) -> None:
     _, mixed = made(tiny.draft_config(layer_types=(SLIDING, FULL)), tmp_path)
-    sglang, vllm = launches(mixed, layout="native", folder="d", target="t")
+    sglang, vllm = launches(mixed, layout="native", folder="d", target=TARGET)
     assert str(vllm.command).startswith("VLLM_USE_V2_MODEL_RUNNER=1 ")
     assert "GPU" in vllm.notes[0]
     assert not sglang.notes
     config = {**tiny.draft_config(layer_types=(SLIDING, SLIDING)), "is_causal": False}
     _, unusual = made(config, tmp_path)
-    assert "0.5.14" in launches(unusual, layout="native", folder="d", target="t")[0].notes[0]
-    assert [launch.command for launch in launches(mixed, layout="hf", folder="d", target="t")] == [
-        None,
-        None,
-    ]
+    assert "0.5.14" in launches(unusual, layout="native", folder="d", target=TARGET)[0].notes[0]
+    for launch in launches(mixed, layout="hf", folder="d", target=TARGET):
+        assert launch.command is None
+
+
+def test_no_engine_is_named_for_a_drafter_of_the_targets_last_layer(tmp_path: Path) -> None:
+    """transformers gives that layer's output after the final norm, vLLM before it, SGLang not."""
+    config = tiny.draft_config()
+    config["dflash_config"] = {**config["dflash_config"], "target_layer_ids": [1, 3]}
+    _, facts = made(config, tmp_path)
+    for launch in launches(facts, layout="native", folder="d", target=TARGET):
+        assert launch.command is None
+        assert "last layer, 3" in launch.notes[0]
