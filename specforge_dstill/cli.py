@@ -104,18 +104,23 @@ def _dispatch(words: list[str]) -> int:
         close = nearest(name, VERBS)
         hint = f"; did you mean {close}?" if close else ""
         raise UserError(f"unknown command {name!r}{hint} (commands: {', '.join(VERBS)})")
+    # Intermixed: overrides may stand between options.
+    args = parser_of(name).parse_intermixed_args(words[1:])
+    status: int = importlib.import_module(VERBS[name].module).run(args)
+    return status
+
+
+def parser_of(name: str) -> Parser:
+    """What a verb takes; its module is loaded."""
     verb = VERBS[name]
-    module = importlib.import_module(verb.module)
     parser = Parser(
         prog=f"{PROGRAM} {name}",
         description=f"{verb.help[0].upper()}{verb.help[1:]}.",
         epilog=f"example:\n  {PROGRAM} {verb.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    module.add_arguments(parser)
-    # Intermixed: overrides may stand between options.
-    status: int = module.run(parser.parse_intermixed_args(words[1:]))
-    return status
+    importlib.import_module(verb.module).add_arguments(parser)
+    return parser
 
 
 def _overview() -> str:
