@@ -131,10 +131,15 @@ def _followed(run: RunFile) -> tuple[RunFile, Any]:
 
 
 def _registry(run: RunFile) -> Any:
-    """SpecForge's registry, with our modes in it when one of them is asked for."""
-    if run.mode in DSTILL_MODES:
-        from specforge_dstill.modes import registry
+    """SpecForge's registry, with our modes in it when one of them is asked for.
 
+    UserError for one that needs a cache, in a run that streams its features.
+    """
+    if run.mode in DSTILL_MODES:
+        from specforge_dstill.modes import check_streaming, registry
+
+        if run.config.mode == "online":
+            check_streaming(run.mode, run.options)
         return registry(run.options)
     from specforge.algorithms.builtin import builtin_algorithm_registry
 

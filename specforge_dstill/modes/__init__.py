@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from specforge_dstill.modes.collect import run_collect
-from specforge_dstill.modes.registration import registry
+from specforge_dstill.modes.registration import check_streaming, registry
 
-__all__ = ["registry", "run_collect"]
+__all__ = ["check_streaming", "registry", "run_collect"]

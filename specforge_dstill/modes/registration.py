@@ -22,6 +22,7 @@ from specforge.algorithms.dflash.providers import algorithm_providers, algorithm
 from specforge.algorithms.registry import AlgorithmRegistration, AlgorithmRegistry
 from torch import nn
 
+from specforge_dstill.errors import UserError
 from specforge_dstill.mode_names import DSTILL_MODES
 from specforge_dstill.modes.agreement import agreed
 from specforge_dstill.modes.assembly import build_drafter
@@ -41,6 +42,18 @@ def streams(mode: str, options: DstillOptions) -> bool:
     A collection and a student that reads one join records by sample, which needs a cache.
     """
     return mode == "dstill_teacher" or (mode == "dstill_student" and options.online)
+
+
+def check_streaming(mode: str, options: DstillOptions) -> None:
+    """UserError for a mode of ours that cannot run on streamed features, with what can."""
+    if streams(mode, options):
+        return
+    what = "a trajectory store" if mode == "dstill_student" else "dstill_collect"
+    raise UserError(
+        f"{what} needs a feature cache, by whose samples its records are named, and this run "
+        "streams its features: name a cache in data.hidden_states_path, or train the student "
+        "without a store (dstill.trajectories: online)"
+    )
 
 
 def registry(options: DstillOptions) -> AlgorithmRegistry:

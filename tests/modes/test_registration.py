@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,16 @@ def test_what_needs_no_store_streams(
     ):
         algorithm = resolve_run(config, catalogue).algorithm
         assert algorithm.name == mode
-        layouts = [
-            found.providers.server_streaming_for("text").layout
+        ours, theirs = (
+            found.providers.server_streaming_for("text")
             for found in (algorithm, catalogue.resolve("dflash"))
-        ]
-        assert layouts[0] == layouts[1]
+        )
+        assert replace(ours, build_collator=theirs.build_collator) == theirs
+        contracts = (
+            found.spec.feature_contract("streaming", "text")
+            for found in (algorithm, catalogue.resolve("dflash"))
+        )
+        assert next(contracts) == next(contracts)
         return
     with pytest.raises(ValueError, match=f"{mode}.* has no streaming feature contract"):
         resolve_run(config, catalogue)
