@@ -105,6 +105,12 @@ class StudentOptions(Section):
     mismatch_decay: float | None = Field(
         None, gt=0, lt=1, description="beta: the further fall of that weight; null: none"
     )
+    l1_alpha: float = Field(
+        0.0,
+        ge=0,
+        description="share of the L1 distance to the target's distribution, for DSpark drafters; "
+        "0: off",
+    )
     teacher: str | None = Field(
         None,
         min_length=1,

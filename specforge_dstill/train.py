@@ -136,11 +136,12 @@ def _registry(run: RunFile) -> Any:
     UserError for one that needs a cache, in a run that streams its features.
     """
     if run.mode in DSTILL_MODES:
+        from specforge_dstill.data.draft_config import backbone_of_run
         from specforge_dstill.modes import check_streaming, registry
 
         if run.config.mode == "online":
             check_streaming(run.mode, run.options)
-        return registry(run.options)
+        return registry(run.options, backbone=backbone_of_run(run.config))
     from specforge.algorithms.builtin import builtin_algorithm_registry
 
     return builtin_algorithm_registry()

@@ -11,9 +11,9 @@ import torch
 from specforge.modeling.draft.dflash import DFlashDraftModel, build_target_layer_ids
 from torch import nn
 
+from specforge_dstill.data.draft_config import resolve_draft
 from specforge_dstill.export.draft_facts import DraftFacts
 from specforge_dstill.mode_names import DSTILL_MODES
-from specforge_dstill.modes.assembly import resolve_draft
 from specforge_dstill.modes.checks import check_options
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.options import DstillOptions

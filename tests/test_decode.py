@@ -90,15 +90,17 @@ def own_answers(
     return answers
 
 
+@pytest.mark.parametrize("name", ["trained", "spark"])
 @pytest.mark.parametrize("steps", [1, STEPS])
 def test_greedy_decoding_is_lossless_on_a_hundred_prompts(
     case: Case,
     target: TransformersTarget,
     hundred: list[tuple[Tensor, tuple[int, ...]]],
     steps: int,
+    name: str,
 ) -> None:
     """Token for token what the target writes, and accepted as replay says; float32."""
-    drafter = case.drafter("trained")
+    drafter = case.drafter(name)
     assert len(hundred) == 100
     found = [run(target, DecodingDrafter(drafter, steps), prompt) for prompt, _ in hundred]
     assert [decoded.tokens for decoded in found] == [expected for _, expected in hundred]
@@ -108,7 +110,24 @@ def test_greedy_decoding_is_lossless_on_a_hundred_prompts(
     assert {decoded.tokens[-1] for decoded in found} > set(STOPS), "stopped by either, and cut"
     lengths = {length for decoded in found for length in decoded.accepted}
     assert len(lengths) >= 6
-    assert max(lengths) == BLOCK_SIZE - 1
+    assert max(lengths) == drafter.shape.positions - 1
+
+
+@pytest.mark.parametrize("least", [0.3, 0.7])
+def test_a_least_confidence_saves_the_target_tokens_and_changes_no_answer(
+    case: Case,
+    target: TransformersTarget,
+    hundred: list[tuple[Tensor, tuple[int, ...]]],
+    least: float,
+) -> None:
+    drafter, chosen = case.drafter("spark"), hundred[::5]
+    whole, cut = (
+        [run(target, DecodingDrafter(drafter, 1, None, floor), prompt) for prompt, _ in chosen]
+        for floor in (None, least)
+    )
+    assert [decoded.tokens for decoded in cut] == [expected for _, expected in chosen]
+    rounds = [sum(len(decoded.accepted) for decoded in found) for found in (whole, cut)]
+    assert rounds[0] < rounds[1], "some drafts were cut before the target would have"
 
 
 def answers_with_features(
@@ -166,16 +185,18 @@ def test_plain_decoding_is_the_targets_own(
         assert found.accepted == ()
 
 
+@pytest.mark.parametrize("name", ["trained", "spark"])
 @pytest.mark.parametrize("drawn", [False, True], ids=["comparison", "rejection"])
 def test_sampling_that_is_almost_certain_is_greedy_decoding(
     case: Case,
     target: TransformersTarget,
     hundred: list[tuple[Tensor, tuple[int, ...]]],
     drawn: bool,
+    name: str,
 ) -> None:
     cold = Sampling(temperature=1e-3)
     rule = Rejection(cold) if drawn else Comparison(cold)
-    drafter = DecodingDrafter(case.drafter("trained"), 1, cold if drawn else None)
+    drafter = DecodingDrafter(case.drafter(name), 1, cold if drawn else None)
     for prompt, expected in hundred[::10]:
         assert run(target, drafter, prompt, rule=rule).tokens == expected
 

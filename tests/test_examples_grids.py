@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specforge_dstill.ablations.grid import read_grid
-from specforge_dstill.ablations.jobs import jobs_of
+from specforge_dstill.ablations.jobs import Job, jobs_of
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 #: All of the paper's comparisons, and the ablation of K.
@@ -35,6 +35,29 @@ def test_a_grid_has_every_row_and_shares_what_it_can(
         "results",
     }
     assert set(kinds.values()) == {3}
-    more, student = jobs["seed-0/dflash-more"].settings, jobs["seed-0/student"].settings
+    check_more(jobs, "dflash")
+
+
+def check_more(jobs: dict[str, Job], baseline: str) -> None:
+    """The baseline is trained on for as many steps as the student."""
+    more, student = jobs[f"seed-0/{baseline}-more"].settings, jobs["seed-0/student"].settings
     for name in ("training.num_epochs", "training.learning_rate", "training.batch_size"):
-        assert more[name] == student[name], "DFlash is trained on for as many steps"
+        assert more[name] == student[name], name
+
+
+def test_the_demos_dspark_grid_sets_like_against_like(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in ("dstill-dspark.yaml", "dspark.yaml"):
+        shutil.copy(EXAMPLES / "demo" / file, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    grid = read_grid(Path("dspark.yaml"))
+    jobs = {job.name: job for job in jobs_of(grid)}
+    assert {name.partition("/")[2] for name in jobs} == {
+        *("dspark", "dspark-more", "teacher", "student", "student-l1"),
+        *("records-teacher", "results"),
+    }
+    check_more(jobs, "dspark")
+    first, teacher = jobs["seed-0/dspark"].settings, jobs["seed-0/teacher"].settings
+    differing = {name for name in first if first[name] != teacher[name]}
+    assert differing == {"training.strategy", "output_dir", "run_id"}

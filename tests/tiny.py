@@ -87,10 +87,15 @@ def word_tokenizer(words: list[str], *, unknown: str, **special: Any) -> PreTrai
     return wrapped
 
 
-def draft_config(*, layer_types: tuple[str, ...] = ("full_attention",) * 2) -> dict[str, Any]:
-    """A two-layer DFlash drafter for the tiny target."""
+HEADS = ("none", "vanilla", "gated", "rnn")
+
+
+def draft_config(
+    *, layer_types: tuple[str, ...] = ("full_attention",) * 2, head: str | None = None
+) -> dict[str, Any]:
+    """A two-layer DFlash drafter for the tiny target; with a Markov ``head`` a DSpark one."""
     sliding = "sliding_attention" in layer_types
-    return {
+    config = {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
         "vocab_size": VOCAB,
@@ -111,6 +116,16 @@ def draft_config(*, layer_types: tuple[str, ...] = ("full_attention",) * 2) -> d
         "initializer_range": 0.2,
         "dflash_config": {"target_layer_ids": LAYERS, "mask_token_id": MASK_ID},
     }
+    if head is not None:
+        config["architectures"] = ["DSparkDraftModel"]
+        config["dflash_config"] |= {
+            "projector_type": "dspark",
+            "markov_rank": 0 if head == "none" else 6,
+            "markov_head_type": "vanilla" if head == "none" else head,
+            "enable_confidence_head": True,
+            "confidence_head_with_markov": head != "none",
+        }
+    return config
 
 
 def write_json(path: Path, content: Any) -> Path:
@@ -125,8 +140,12 @@ def save_features(
     length: int = 40,
     seed: int = 0,
     scored: slice = slice(8, -2),
+    last: bool = False,
 ) -> Path:
-    """A feature cache of random tokens and states; sample i has ``length + i`` tokens."""
+    """A feature cache of random tokens and states; sample i has ``length + i`` tokens.
+
+    With the target's ``last`` states it is a DSpark drafter's.
+    """
     generator = torch.Generator().manual_seed(seed)
     for index in range(samples):
         size = length + index
@@ -134,12 +153,12 @@ def save_features(
         loss_mask[scored] = 1
         path = folder / "data" / "00000" / f"{index:08d}.ckpt"
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(
-            {
-                "input_ids": torch.randint(4, VOCAB, (size,), generator=generator),
-                "loss_mask": loss_mask,
-                "hidden_states": torch.randn(size, len(LAYERS) * HIDDEN, generator=generator),
-            },
-            path,
-        )
+        features = {
+            "input_ids": torch.randint(4, VOCAB, (size,), generator=generator),
+            "loss_mask": loss_mask,
+            "hidden_states": torch.randn(size, len(LAYERS) * HIDDEN, generator=generator),
+        }
+        if last:
+            features["target_last_hidden_states"] = torch.randn(size, HIDDEN, generator=generator)
+        torch.save(features, path)
     return folder

@@ -12,12 +12,14 @@ import torch
 from specforge.modeling.auto import AutoDraftModel
 from specforge.training.model_loading import load_draft_config_source
 from specforge.training.strategies.base import StepContext
+from torch import Tensor
 
 from specforge_dstill.data import targets
-from specforge_dstill.data.capture_transformers import TransformersExtractor
+from specforge_dstill.data.capture_transformers import Features, TransformersExtractor
 from specforge_dstill.data.chat import TokenSample
+from specforge_dstill.data.feature_files import LAST
 from specforge_dstill.data.generation import Decoding, generate
-from specforge_dstill.modes.block_step import BlockStep
+from specforge_dstill.modes.block_step import BlockStep, Shares
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.teacher import teacher_strategy
 from specforge_dstill.options import DstillOptions
@@ -74,6 +76,7 @@ def make_case(folder: Path) -> Case:
         targets.load_tokenizer(str(folder / "target")),
     )
     write_json(folder / "draft.json", draft_config())
+    write_json(folder / "draft-spark.json", draft_config(head="rnn"))
     run = {
         "model": {
             "target_model_path": str(folder / "target"),
@@ -88,7 +91,9 @@ def make_case(folder: Path) -> Case:
     write_json(folder / "run.json", run)
     write_prompts(folder / "one.jsonl", [[text] for text in texts(20, seed=0)])
     write_prompts(folder / "two.jsonl", [texts(2, seed=seed) for seed in range(100, 106)])
-    train_drafter(case)
+    samples, features = training_samples(case)
+    train_drafter(case, samples, features)
+    train_drafter(case, samples, features, config="draft-spark.json", name="spark")
     return case
 
 
@@ -103,8 +108,8 @@ def write_prompts(path: Path, rows: list[list[str]]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def train_drafter(case: Case, *, rounds: int = 120) -> None:
-    """A partial-mask teacher on other answers of the target, and the same untrained."""
+def training_samples(case: Case) -> tuple[list[TokenSample], list[Features]]:
+    """Other answers of the target than those that are measured, with all their states."""
     prompts = [case.prompt_ids([text]) for text in texts(48, seed=1)]
     answers = generate(case.target, prompts, Decoding((STOP_ID,), 24), batch_size=48)
     samples = [
@@ -116,17 +121,31 @@ def train_drafter(case: Case, *, rounds: int = 120) -> None:
         for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True))
         if len(answer) > 1
     ]
-    features = TransformersExtractor(case.target, LAYERS)(samples)
+    return samples, TransformersExtractor(case.target, LAYERS, with_last=True)(samples)
+
+
+def train_drafter(
+    case: Case,
+    samples: list[TokenSample],
+    features: list[Features],
+    *,
+    config: str = "draft.json",
+    name: str = "trained",
+    rounds: int = 120,
+) -> None:
+    """A partial-mask teacher, and the same ``untrained``."""
     torch.manual_seed(0)
-    draft = AutoDraftModel.from_config(load_draft_config_source(str(case.folder / "draft.json")))
-    draft.save_pretrained(case.folder / "untrained")
+    draft = AutoDraftModel.from_config(load_draft_config_source(str(case.folder / config)))
+    if name == "trained":
+        draft.save_pretrained(case.folder / "untrained")
     drafter = BlockDrafter(
         draft,
         lm_head=case.target.lm_head,
         embed_tokens=case.target.get_input_embeddings(),
         mask_token_id=MASK_ID,
     )
-    step = BlockStep(drafter, DstillOptions(steps=STEPS))
+    shares = Shares(0.1, 0.9, 1.0) if drafter.has_heads else Shares()
+    step = BlockStep(drafter, DstillOptions(steps=STEPS), shares)
     strategy = teacher_strategy(step, num_anchors=8, seed=0)
     optimizer = torch.optim.Adam(draft.parameters(), lr=5e-3)
     for index in range(rounds):
@@ -136,6 +155,7 @@ def train_drafter(case: Case, *, rounds: int = 120) -> None:
                 "input_ids": samples[i].input_ids[None],
                 "loss_mask": samples[i].loss_mask[None],
                 "hidden_states": features[i].hidden_states[None],
+                LAST: last_states(features[i])[None],
             }
             for i in chosen
         }
@@ -144,4 +164,9 @@ def train_drafter(case: Case, *, rounds: int = 120) -> None:
         out.loss.backward()
         optimizer.step()
     draft.config._attn_implementation = "sdpa"
-    draft.save_pretrained(case.folder / "trained")
+    draft.save_pretrained(case.folder / name)
+
+
+def last_states(found: Features) -> Tensor:
+    assert found.last is not None
+    return found.last

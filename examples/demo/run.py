@@ -23,7 +23,12 @@ A stage that was finished is not run again; remove runs/demo to start afresh.
     .venv/bin/python examples/demo/run.py --ablations     in hours
 
 trains and measures everything on three seeds instead, with the paper's variants of the student:
-target, regenerate, capture, then specforge-dstill ablate ablations.yaml.
+target, regenerate, capture, then specforge-dstill ablate ablations.yaml. In the same way
+
+    .venv/bin/python examples/demo/run.py --dspark
+
+sets DSpark against DSpark and distillation, by dspark.yaml and dstill-dspark.yaml, with a feature
+cache of its own.
 """
 
 from __future__ import annotations
@@ -40,12 +45,15 @@ sys.path.insert(0, str(HERE.parent))
 
 from stages import DSTILL, PYTHON, Stage, run_stages, train  # noqa: E402
 
+RUN_FILE = "dstill.yaml"
 EVALUATED_PROMPTS = 200
 MAX_NEW_TOKENS = 80
 
 
-def data_stages() -> list[Stage]:
-    """From nothing to the feature cache. Paths are relative to the demo's folder."""
+def data_stages(run_file: str) -> list[Stage]:
+    """From nothing to a run file's feature cache. Paths are relative to the demo's folder."""
+    capture = [*DSTILL, "capture", "--config", run_file, "--conversations", "answers.jsonl"]
+    name = "capture" if run_file == RUN_FILE else "capture-dspark"
     answers = [*DSTILL, "regenerate", "--backend", "transformers", "--target", "target"]
     return [
         Stage("target", {"target": [PYTHON, str(HERE / "target.py"), "--output", "."]}),
@@ -59,7 +67,7 @@ def data_stages() -> list[Stage]:
                 ]
             },
         ),
-        Stage("capture", {"capture": [*DSTILL, "capture", "--conversations", "answers.jsonl"]}),
+        Stage(name, {name: capture}),
     ]
 
 
@@ -107,16 +115,17 @@ def main() -> None:
     )
     parser.add_argument("--work", type=Path, default=Path("runs/demo"), help="the demo's folder")
     parser.add_argument("--ablations", action="store_true", help="three seeds, all variants")
+    parser.add_argument("--dspark", action="store_true", help="three seeds of DSpark drafters")
     args = parser.parse_args()
     work = args.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    for name in ("dstill.yaml", "ablations.yaml"):
-        shutil.copy(HERE / name, work)
+    for path in HERE.glob("*.yaml"):
+        shutil.copy(path, work)
     start = time.monotonic()
-    run_stages(data_stages(), work, threads=1)
-    if args.ablations:
-        status = subprocess.call([*DSTILL, "ablate", "ablations.yaml"], cwd=work)
-        raise SystemExit(status)
+    run_stages(data_stages("dstill-dspark.yaml" if args.dspark else RUN_FILE), work, threads=1)
+    if args.ablations or args.dspark:
+        grid = "dspark.yaml" if args.dspark else "ablations.yaml"
+        raise SystemExit(subprocess.call([*DSTILL, "ablate", grid], cwd=work))
     run_stages(training_stages(), work, threads=1)
     print(f"{'all':<28} {time.monotonic() - start:.0f} s\n")
     print((work / "results" / "table.txt").read_text())

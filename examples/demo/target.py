@@ -2,8 +2,9 @@
 
     python examples/demo/target.py --output runs/demo
 
-writes ``target/`` (a Hugging Face folder), ``draft.json`` (a drafter for it), and the prompts
-``train-prompts.jsonl`` and ``eval-prompts.jsonl``, which share no question.
+writes ``target/`` (a Hugging Face folder), ``draft.json`` and ``draft-dspark.json`` (a DFlash and a
+DSpark drafter for it), and the prompts ``train-prompts.jsonl`` and ``eval-prompts.jsonl``, which
+share no question.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from stories import TOKEN, draw_pairs, vocabulary
@@ -119,7 +121,7 @@ def chats(count: int) -> list[list[dict[str, str]]]:
     ]
 
 
-def draft_config(vocab_size: int) -> dict[str, object]:
+def draft_config(vocab_size: int) -> dict[str, Any]:
     """A two-layer DFlash drafter for the target."""
     return {
         "architectures": ["DFlashDraftModel"],
@@ -133,6 +135,23 @@ def draft_config(vocab_size: int) -> dict[str, object]:
         "layer_types": ["full_attention"] * DRAFT_LAYERS,
         "tie_word_embeddings": False,
         "dflash_config": {"target_layer_ids": TARGET_LAYERS, "mask_token_id": MASK},
+    }
+
+
+def dspark_config(vocab_size: int) -> dict[str, Any]:
+    """The same as a DSpark drafter: 16 slots predict the 16 tokens after the anchor."""
+    config = draft_config(vocab_size)
+    heads = {
+        "projector_type": "dspark",
+        "markov_rank": 32,
+        "markov_head_type": "vanilla",
+        "enable_confidence_head": True,
+        "confidence_head_with_markov": True,
+    }
+    return {
+        **config,
+        "architectures": ["DSparkDraftModel"],
+        "dflash_config": {**config["dflash_config"], **heads},
     }
 
 
@@ -159,8 +178,9 @@ def main() -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer()
     write_prompts(args.output)
-    config = json.dumps(draft_config(len(tokenizer)), indent=2)
-    (args.output / "draft.json").write_text(config + "\n")
+    for name, config in (("draft", draft_config), ("draft-dspark", dspark_config)):
+        text = json.dumps(config(len(tokenizer)), indent=2)
+        (args.output / f"{name}.json").write_text(text + "\n")
     model = train_target(tokenizer, texts=args.texts)
     model.save_pretrained(args.output / "target")
     tokenizer.save_pretrained(args.output / "target")

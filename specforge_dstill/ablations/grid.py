@@ -13,7 +13,7 @@ from specforge_dstill.options import ONLINE, Scalar, Section
 from specforge_dstill.runfile import DEFAULT_PATH, read_document
 from specforge_dstill.validation import dotted_keys, explain
 
-Mode = Literal["dflash", "dstill_teacher", "dstill_student"]
+Mode = Literal["dflash", "dspark", "dstill_teacher", "dstill_student"]
 #: What the grid itself sets for each training; ``dstill.trajectories`` may be "online".
 _TAKEN = {
     "output_dir": "each training has its own folder",

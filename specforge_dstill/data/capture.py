@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--mode",
         default="dflash",
-        help="whose layers and tensors; our modes read dflash's (default: dflash)",
+        help="whose layers and tensors; a DSpark draft config makes dflash and our modes dspark "
+        "(default: dflash)",
     )
     add("--conversations", required=True, metavar="FILE", help="what regenerate wrote")
     add("--output", type=Path, metavar="FOLDER", help="default: data.hidden_states_path")

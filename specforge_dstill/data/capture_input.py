@@ -65,8 +65,8 @@ def read_input(
     """The samples to be, and the manifest that identifies their capture."""
     if args.dtype == FP8 and plan.with_last:
         raise UserError(
-            f"--dtype {FP8} is for our modes, which read dflash's features; "
-            f"{plan.config.training.strategy} is SpecForge's own and cannot read it: use bfloat16"
+            f"--dtype {FP8} is for DFlash drafters: a DSpark one learns from the target's last "
+            "states, too, which have no 8-bit form; use bfloat16"
         )
     data = plan.config.data
     encoding = Encoding.of(

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from specforge_dstill.data import targets
+from specforge_dstill.data.draft_config import BACKBONES, backbone_of_run
 from specforge_dstill.errors import UserError
+from specforge_dstill.mode_names import DSTILL_MODES
 from specforge_dstill.runfile import RunFile
 
-#: Layouts that this command writes; our own modes read dflash's.
-LAYOUTS = ("dflash", "dspark")
+#: Layouts that this command writes: those of the drafters that our own modes train.
+LAYOUTS = tuple(BACKBONES.values())
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class CapturePlan:
         from specforge.application import resolve_offline_capture
 
         config = run.config
-        if config.training.strategy.startswith("dstill_"):
-            training = config.training.model_copy(update={"strategy": "dflash"})
+        if config.training.strategy in ("dflash", *DSTILL_MODES):
+            training = config.training.model_copy(update={"strategy": backbone_of_run(config)})
             config = config.model_copy(update={"training": training})
         model = config.model
         target = targets.load_config(

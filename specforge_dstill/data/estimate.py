@@ -70,7 +70,8 @@ class Counts:
 class CacheCost:
     """A feature cache of ``samples`` files: [S, L * H] states, ids and mask in each.
 
-    ``dtype`` is a key of :data:`DTYPE_BYTES`.
+    ``dtype`` is a key of :data:`DTYPE_BYTES`; ``with_last``: the target's last states, [S, H], lie
+    there, too (of a DSpark drafter).
     """
 
     layers: int
@@ -78,10 +79,12 @@ class CacheCost:
     dtype: str
     samples: int
     tokens: int
+    with_last: bool = False
 
     @property
     def bytes_per_token(self) -> int:
-        return self.layers * self.hidden * DTYPE_BYTES[self.dtype] + self._scales + _IDS_BYTES
+        states = (self.layers + self.with_last) * self.hidden * DTYPE_BYTES[self.dtype]
+        return states + self._scales + _IDS_BYTES
 
     @property
     def _scales(self) -> int:
@@ -93,6 +96,8 @@ class CacheCost:
         names = ["input_ids", "loss_mask", "hidden_states"]
         if self.dtype == "fp8":
             names.append("hidden_states_scale")
+        if self.with_last:
+            names.append("target_last_hidden_states")
         buffer = io.BytesIO()
         torch.save({name: torch.empty(0) for name in names}, buffer)
         return buffer.getbuffer().nbytes
@@ -107,6 +112,8 @@ class CacheCost:
         """The arithmetic of a token's bytes."""
         size = DTYPE_BYTES[self.dtype]
         parts = [f"{self.layers} layers x {self.hidden:,} x {size} B"]
+        if self.with_last:
+            parts.append(f"{self.hidden:,} x {size} B (last states)")
         if self._scales:
             parts.append(f"{self.layers} scales x {_SCALE_BYTES} B")
         return " + ".join([*parts, f"{_IDS_BYTES} B (id and mask)"])

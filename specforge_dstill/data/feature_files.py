@@ -20,6 +20,8 @@ from specforge_dstill.data.float8 import decode_float8
 from specforge_dstill.errors import UserError, reason
 
 HIDDEN = "hidden_states"
+#: What the target's LM head reads: features of DSpark drafters only.
+LAST = "target_last_hidden_states"
 #: Of float8 states, one float32 a token and layer.
 SCALE = "hidden_states_scale"
 

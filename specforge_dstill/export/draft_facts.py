@@ -8,13 +8,13 @@ from typing import Any
 
 from specforge.modeling.draft.dflash import build_target_layer_ids, resolve_dflash_attention_layout
 
+from specforge_dstill.data.draft_config import BACKBONES, confidence_enabled
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.block_shape import BlockShape
-from specforge_dstill.modes.assembly import DFLASH
 
 SLIDING = "sliding_attention"
 DSPARK = "DSparkDraftModel"
-ARCHITECTURES = (*DFLASH, DSPARK)
+ARCHITECTURES = tuple(BACKBONES)
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,9 @@ def _causality(layer_types: Sequence[str], told: bool | None) -> bool | None:
 
 def _markov(method: Mapping[str, Any]) -> Markov:
     """As SpecForge's class reads them."""
-    alpha = float(method.get("confidence_head_alpha") or 0.0)
     return Markov(
         rank=int(method.get("markov_rank") or 0),
         kind=str(method.get("markov_head_type", "vanilla")).lower(),
-        confidence=bool(method.get("enable_confidence_head", alpha > 0)),
+        confidence=confidence_enabled(method),
         confidence_with_markov=bool(method.get("confidence_head_with_markov", False)),
     )

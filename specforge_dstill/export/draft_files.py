@@ -21,8 +21,6 @@ from specforge_dstill.files import json_bytes
 from specforge_dstill.modes.checkpoints import FAMILY, find_state_file
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-#: Modes whose drafters are exported.
-EXPORTED = (*FAMILY, "dspark")
 
 
 @dataclass(frozen=True)
@@ -66,10 +64,9 @@ class DraftFiles:
                 f"cannot read the checkpoint {state_file}: {reason(error)}; it may be cut short: "
                 "take an earlier one"
             ) from error
-        if mode not in EXPORTED:
+        if mode not in FAMILY:
             raise UserError(
-                f"{source} was written by mode {mode}; exported are drafters of "
-                f"{', '.join(EXPORTED)}"
+                f"{source} was written by mode {mode}; exported are drafters of {', '.join(FAMILY)}"
             )
         origin = {
             "resolved": str(state_file.resolve().parent),

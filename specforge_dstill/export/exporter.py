@@ -12,8 +12,9 @@ import torch
 from specforge.modeling.auto import AutoDraftModel
 from torch import Tensor, nn
 
+from specforge_dstill.data.draft_config import resolve_draft
 from specforge_dstill.data.versions import library_versions
-from specforge_dstill.export.draft_facts import ARCHITECTURES, DraftFacts
+from specforge_dstill.export.draft_facts import DraftFacts
 from specforge_dstill.export.draft_files import DraftFiles
 from specforge_dstill.export.folder import check_free, write_folder
 from specforge_dstill.export.layouts import (
@@ -26,7 +27,6 @@ from specforge_dstill.export.layouts import (
 )
 from specforge_dstill.export.target_facts import TargetFacts
 from specforge_dstill.export.weights import expected_shapes, require
-from specforge_dstill.modes.assembly import resolve_draft
 from specforge_dstill.modes.checkpoints import weights_hash
 from specforge_dstill.runfile import RunFile
 
@@ -64,7 +64,7 @@ class Exportable:
         files = DraftFiles.read(checkpoint)
         config = files.config
         if config is None:
-            config = resolve_draft(run.config, architectures=ARCHITECTURES)
+            config = resolve_draft(run.config)
         facts = DraftFacts.of(config, mask_token_id=model.mask_token_id)
         found = TargetFacts.of(
             target or model.target_model_path, trust_remote_code=model.trust_remote_code

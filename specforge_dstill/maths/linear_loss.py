@@ -2,9 +2,9 @@
 
 Because the head is frozen, the gradient with respect to the hidden rows is formed in the
 forward pass, tile by tile: the logits never exist whole and the matrix product is not repeated
-in the backward pass.
+in the backward pass. The same goes for a trained correction of low rank (DSpark's Markov head).
 
-Shapes: R rows, H hidden size, V vocabulary, k retained ids.
+Shapes: R rows, H hidden size, V vocabulary, k retained ids, r rank of the correction.
 """
 
 from __future__ import annotations
@@ -15,9 +15,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specforge_dstill.maths.correction import Correcting, Correction
 from specforge_dstill.maths.distillation_loss import Retained, row_loss
 from specforge_dstill.maths.frozen_head import FrozenHead
 from specforge_dstill.maths.logits import largest
+from specforge_dstill.maths.target_distance import add_distance
+
+
+@dataclass(frozen=True)
+class TargetRows:
+    """What the target says of each row.
+
+    Attributes:
+        states: [R, H], what the head makes the target's own logits of.
+        share: of the L1 distance between draft and target in the loss.
+    """
+
+    states: Tensor
+    share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -25,16 +40,18 @@ class LinearLoss:
     """What :func:`linear_loss` returns.
 
     Attributes:
-        numerator: scalar, ``sum_r weight_r ((1-alpha) nll_r + alpha kl_r)``, differentiable
-            with respect to the hidden rows.
+        numerator: scalar, ``sum_r weight_r (scale ((1-alpha) nll_r + alpha kl_r) + share l1_r)``,
+            differentiable with respect to the hidden rows and to what corrects their logits.
         nll, kl: [R] float32, detached.
         predicted: [R] int64, the most probable legal token of each row.
+        l1: [R], detached; zeros where the target's rows are not known.
     """
 
     numerator: Tensor
     nll: Tensor
     kl: Tensor
     predicted: Tensor
+    l1: Tensor
 
 
 def linear_loss(
@@ -46,6 +63,9 @@ def linear_loss(
     mask_token_id: int,
     retained: Retained | None = None,
     alpha: float = 0.0,
+    scale: float = 1.0,
+    correction: Correction | None = None,
+    target: TargetRows | None = None,
     rows_per_tile: int = 1024,
 ) -> LinearLoss:
     """Weighted sum of Eq. 3 over rows whose logits are ``head``'s.
@@ -58,8 +78,11 @@ def linear_loss(
         mask_token_id: never a legal prediction.
         retained: the teacher's distribution (Stage II); None for cross-entropy alone.
         alpha: the KL's share.
-        rows_per_tile: bounds the memory of the logits, twice ``rows_per_tile * V`` floats, and
-            half as much again when the head is in half precision.
+        scale: of Eq. 3 beside the L1 distance (DSpark's Stage I).
+        correction: of the logits, after a head's soft-capping.
+        target: the target's distributions; None where nothing is learned from them.
+        rows_per_tile: bounds the memory of the logits, twice ``rows_per_tile * V`` floats (three
+            times with the target's), and half as much again when the head is in half precision.
 
     Products are formed in the head's precision; autocast does not reach in here.
 
@@ -69,60 +92,109 @@ def linear_loss(
         raise ValueError(f"rows_per_tile must be at least 1, got {rows_per_tile}")
     if retained is not None and retained.ids.shape[1] >= len(head.weight):
         raise ValueError("the retained ids must leave an id out")
+    terms = _Terms(head, targets, weights, mask_token_id, retained, alpha, scale, target)
     rows = hidden.to(head.weight.dtype)
+    latents = None if correction is None else correction.latents
+    weight = None if correction is None else correction.weight
     with torch.autocast(hidden.device.type, enabled=False):
-        numerator, nll, kl, predicted = _TiledLoss.apply(
-            rows, head, targets, weights, retained, alpha, mask_token_id, rows_per_tile
+        return LinearLoss(*_TiledLoss.apply(rows, latents, weight, terms, rows_per_tile))
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """The constants of the loss: all but what is differentiated."""
+
+    head: FrozenHead
+    targets: Tensor
+    weights: Tensor
+    mask_token_id: int
+    retained: Retained | None
+    alpha: float
+    scale: float
+    target: TargetRows | None
+
+    def evaluate(
+        self, tile: slice, logits: Tensor, memory: Tensor, target_memory: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """nll, kl and l1 of the tile's rows, and the gradient with respect to their logits."""
+        loss = row_loss(
+            logits,
+            self.targets[tile],
+            retained=self.retained[tile] if self.retained else None,
+            alpha=self.alpha,
+            out=memory,
         )
-    return LinearLoss(numerator=numerator, nll=nll, kl=kl, predicted=predicted)
+        if self.scale != 1:
+            loss.gradient.mul_(self.scale)
+        l1 = torch.zeros_like(loss.nll)
+        if self.target is not None:
+            assert target_memory is not None
+            own = self.head.logits(
+                self.target.states[tile].to(self.head.weight.dtype), out=target_memory
+            )
+            l1 = add_distance(logits, own, loss.gradient, share=self.target.share)
+        return loss.nll, loss.kl, l1, loss.gradient
+
+    def numerator(self, nll: Tensor, kl: Tensor, l1: Tensor) -> Tensor:
+        total = self.scale * ((1 - self.alpha) * nll + self.alpha * kl)
+        if self.target is not None:
+            total = total + self.target.share * l1
+        return (self.weights * total).sum()
 
 
 class _TiledLoss(torch.autograd.Function):
-    """Forward computes the gradient too; backward only scales it."""
+    """Forward computes the gradients too; backward only scales them."""
 
     @staticmethod
     def forward(
         ctx: Any,
         hidden: Tensor,
-        head: FrozenHead,
-        targets: Tensor,
-        weights: Tensor,
-        retained: Retained | None,
-        alpha: float,
-        mask_token_id: int,
+        latents: Tensor | None,
+        weight: Tensor | None,
+        terms: _Terms,
         rows_per_tile: int,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        rows = len(hidden)
-        nll, kl = hidden.new_zeros(2, rows, dtype=weights.dtype)
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        rows, head, weights = len(hidden), terms.head, terms.weights
+        nll, kl, l1 = hidden.new_zeros(3, rows, dtype=weights.dtype)
         predicted = torch.zeros(rows, dtype=torch.int64, device=hidden.device)
         gradient = torch.zeros_like(hidden)
-        # Two tiles serve all rows: to allocate them anew costs a CPU as much as to fill them.
-        size = (2, min(rows, rows_per_tile), len(head.weight))
-        products, slopes = hidden.new_empty(size, dtype=weights.dtype)
+        correcting = None
+        if latents is not None and weight is not None:
+            correcting = Correcting.of(latents, weight, weights)
+        # The same tiles serve all rows: to allocate them anew costs a CPU as much as to fill them.
+        tiles = 2 if terms.target is None else 3
+        size = (tiles, min(rows, rows_per_tile), len(head.weight))
+        products, slopes, *more = hidden.new_empty(size, dtype=weights.dtype)
         for start in range(0, rows, rows_per_tile):
             tile = slice(start, start + rows_per_tile)
             count = len(hidden[tile])
             logits = head.logits(hidden[tile], out=products[:count])
-            loss = row_loss(
-                logits,
-                targets[tile],
-                retained=retained[tile] if retained else None,
-                alpha=alpha,
-                out=slopes[:count],
+            if correcting is not None:
+                correcting.add_to(logits, tile)
+            nll[tile], kl[tile], l1[tile], slope = terms.evaluate(
+                tile, logits, slopes[:count], more[0][:count] if more else None
             )
-            nll[tile], kl[tile] = loss.nll, loss.kl
-            predicted[tile] = _predicted(logits, mask_token_id)
-            if ctx.needs_input_grad[0]:
-                gradient[tile] = head.backward(loss.gradient, logits) * weights[tile, None]
-        ctx.save_for_backward(gradient)
-        ctx.mark_non_differentiable(nll, kl, predicted)
-        numerator = (weights * ((1 - alpha) * nll + alpha * kl)).sum()
-        return numerator, nll, kl, predicted
+            predicted[tile] = _predicted(logits, terms.mask_token_id)
+            if any(ctx.needs_input_grad):
+                if correcting is not None:
+                    correcting.learn(slope, tile)
+                    if head.softcap is not None:
+                        correcting.add_to(logits, tile, sign=-1)
+                gradient[tile] = head.backward(slope, logits) * weights[tile, None]
+        by_latents = by_weight = None
+        if correcting is not None:
+            by_latents, by_weight = correcting.by_latents, correcting.by_weight
+        ctx.save_for_backward(gradient, by_latents, by_weight)
+        ctx.mark_non_differentiable(nll, kl, predicted, l1)
+        return terms.numerator(nll, kl, l1), nll, kl, predicted, l1
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        return gradients[0].to(gradient.dtype) * gradient, *([None] * 7)
+        scaled = (
+            None if saved is None else gradients[0].to(saved.dtype) * saved
+            for saved in ctx.saved_tensors
+        )
+        return (*scaled, None, None)
 
 
 def _predicted(logits: Tensor, mask_token_id: int) -> Tensor:

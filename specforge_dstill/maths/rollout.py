@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from specforge_dstill.maths.chain import Chain
 from specforge_dstill.maths.drawing import draw_at
 from specforge_dstill.maths.logits import ROWS_AT_ONCE, largest, log_normaliser
 from specforge_dstill.maths.reveal_schedule import commit_counts
@@ -60,6 +62,7 @@ def rollout(
     block_size: int,
     steps: int,
     rule: CommitRule,
+    chain: Chain | None = None,
     generator: torch.Generator | None = None,
     rows_per_tile: int = 1024,
 ) -> Trajectory:
@@ -73,6 +76,8 @@ def rollout(
 
     Args:
         anchor_ids: [N] int64, the token at position 0 of each block.
+        chain: corrects the logits of a pass from left to right: by the tokens that are committed,
+            and by the pass's own where none is. Confidence and records are of corrected logits.
         generator: needed when ``rule.temperature > 0``; must live on ``anchor_ids``' device.
 
     Returns:
@@ -95,11 +100,18 @@ def rollout(
         uniform = _uniform(blocks, rule=rule, generator=generator)
         for tile in _tiles(len(blocks), at_once=rows_per_tile // open_positions):
             logits = head(states[tile][masked[tile]]).float()
+            draws = None if uniform is None else uniform[tile][masked[tile]]
+            filled = None
+            if chain is not None:
+                pick = partial(_pick, draws=draws, rule=rule)
+                filled = chain.fill(logits, states[tile], blocks[tile], masked[tile], pick=pick)
             normaliser = log_normaliser(logits)
             logits[:, rule.mask_token_id] = -torch.inf
             best, tokens = (column.squeeze(1) for column in largest(logits, 1))
-            if uniform is not None:
-                tokens = _sample(logits, uniform[tile][masked[tile]], rule=rule)
+            if filled is not None:
+                tokens = filled
+            elif draws is not None:
+                tokens = _sample(logits, draws, rule=rule)
             chosen = _most_confident(best - normaliser.squeeze(1), masked[tile], count=count)
             recorder.record(t, tile, logits, normaliser, masked[tile], chosen)
             # Row order of a boolean index is the order in which the rows were picked.
@@ -129,6 +141,14 @@ def _uniform(
         blocks.shape, dtype=torch.float64, generator=generator, device=blocks.device
     )
     return draw
+
+
+def _pick(logits: Tensor, rows: Tensor, *, draws: Tensor | None, rule: CommitRule) -> Tensor:
+    """A token for each of ``rows`` [m], by their logits [m, V] and their numbers in ``draws``."""
+    logits[:, rule.mask_token_id] = -torch.inf
+    if draws is None:
+        return largest(logits, 1)[1].squeeze(1)
+    return _sample(logits, draws[rows], rule=rule)
 
 
 def _sample(logits: Tensor, uniform: Tensor, *, rule: CommitRule) -> Tensor:

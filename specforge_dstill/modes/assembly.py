@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from specforge.algorithms.dflash.providers import algorithm_providers
 from specforge.algorithms.model_providers import AlgorithmModelParts, build_dflash_model
 from specforge.modeling.auto import AutoDraftModel
 from specforge.modeling.target.target_utils import TargetEmbeddingsAndHead
-from specforge.training.model_loading import resolve_draft_config
 from torch import distributed
 
 from specforge_dstill.data.cache_check import check_cache
+from specforge_dstill.data.draft_config import backbone_of, resolve_draft
 from specforge_dstill.data.manifest import config_hash
 from specforge_dstill.errors import UserError
 from specforge_dstill.modes.agreement import agreed
@@ -26,12 +24,9 @@ from specforge_dstill.modes.checks import (
     warn_of_vocabulary,
 )
 from specforge_dstill.modes.drafter import BlockDrafter
-from specforge_dstill.modes.feature_source import FEATURES
+from specforge_dstill.modes.feature_source import features_of
 from specforge_dstill.modes.target_scales import as_target_embeds, logit_softcap
 from specforge_dstill.options import DstillOptions
-
-#: The architectures of DFlash drafters.
-DFLASH = ("DFlashDraftModel",)
 
 
 def build_drafter(
@@ -86,7 +81,7 @@ def check_features(folder: str, config: Any, draft: Any, target_config: Any) -> 
     layers = [int(layer) for layer in draft.target_layer_ids]
     check_cache(
         Path(folder),
-        required_keys=FEATURES,
+        required_keys=features_of(backbone_of(draft.config)),
         width=len(layers) * int(draft.config.hidden_size),
         layers=layers,
         max_length=config.data.max_length,
@@ -95,26 +90,6 @@ def check_features(folder: str, config: Any, draft: Any, target_config: Any) -> 
         rank=distributed.get_rank() if joined else 0,
         world_size=distributed.get_world_size() if joined else 1,
     )
-
-
-def resolve_draft(config: Any, *, architectures: Collection[str] = DFLASH) -> Any:
-    """The draft config of a run file, ``model.draft_*`` overrides applied, as in training.
-
-    Raises:
-        UserError: there is none, or it is of none of ``architectures``.
-    """
-    provider = replace(
-        algorithm_providers().model.draft_config,
-        compatible_architectures=frozenset(architectures),
-    )
-    try:
-        return resolve_draft_config(config, provider=provider)
-    except (OSError, ValueError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        source = config.model.draft_model_config
-        raise UserError(
-            f"model.draft_model_config: {source} is no DFlash drafter's: {reason}"
-        ) from error
 
 
 def load_drafter(

@@ -54,6 +54,11 @@ class BlockBatch(SampleBlocks):
         """Blocks whose scored positions are all masked, and that have any. [b, N] bool."""
         return (self.supervised == self.scored).all(-1) & self.scored.any(-1)
 
+    def target_states(self, last_states: Tensor) -> Tensor:
+        """Those of the target's last states that predict supervised rows: [b, S, H] -> [R, H]."""
+        sample, block, position = self.supervised.nonzero(as_tuple=True)
+        return last_states[sample, self.anchors[sample, block] + position - 1]
+
     def root_acceptance(self, predicted: Tensor) -> tuple[Tensor, Tensor]:
         """Teacher-forced acceptance lengths at the root, anchor included: their sum and count.
 

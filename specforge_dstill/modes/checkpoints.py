@@ -18,10 +18,11 @@ from specforge.training.checkpoint import CheckpointManager
 from specforge.training.model_loading import load_draft_config_source, warm_start_draft_model
 from torch import nn
 
+from specforge_dstill.data.draft_config import backbone_of
 from specforge_dstill.errors import UserError
 
 TEACHER = "dstill_teacher"
-FAMILY = ("dflash", TEACHER, "dstill_student")
+FAMILY = ("dflash", "dspark", TEACHER, "dstill_student")
 STATE_FILE = "training_state.pt"
 
 
@@ -29,13 +30,15 @@ def build_draft(config: Any, draft_config: Any) -> nn.Module:
     """The ``build_draft`` hook of our modes: SpecForge's class, warm-started if asked to."""
     from specforge.utils import get_local_device
 
-    kernels = None
+    kernels: dict[str, Any] = {}
     if config.model.use_liger_kernel:
         from specforge.modeling.draft.dflash_kernels import load_liger_dflash_kernels
 
-        kernels = load_liger_dflash_kernels()
+        if backbone_of(draft_config) != "dflash":
+            raise UserError("model.use_liger_kernel is for DFlash drafters only; leave it out")
+        kernels = {"dflash_kernels": load_liger_dflash_kernels()}
     dtype = getattr(torch, config.model.torch_dtype)
-    draft = AutoDraftModel.from_config(draft_config, torch_dtype=dtype, dflash_kernels=kernels)
+    draft = AutoDraftModel.from_config(draft_config, torch_dtype=dtype, **kernels)
     source = config.model.draft_checkpoint_path
     if source:
         load_draft_weights(draft, source, draft_config, config.model)
@@ -57,7 +60,7 @@ def load_draft_weights(draft: nn.Module, source: str, draft_config: Any, model: 
     if strategy not in FAMILY:
         raise UserError(
             f"{source} was written by mode {strategy}; a drafter can start from a checkpoint of "
-            f"{', '.join(FAMILY)}, or from a Hugging Face folder of a DFlash drafter"
+            f"{', '.join(FAMILY)}, or from a Hugging Face folder of a drafter"
         )
     if state_file is None:
         _check_published(source, draft_config, model)

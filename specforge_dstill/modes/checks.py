@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from specforge_dstill.data.draft_config import backbone_of
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.maths.reveal_schedule import check_steps
@@ -38,6 +39,11 @@ def check_options(config: Any, options: DstillOptions, *, mode: str, draft_confi
                 f"training.{name} belongs to --mode dflash and would be ignored by {mode}; "
                 f"remove it, its place is taken by {replacement}"
             )
+    if options.student.l1_alpha and backbone_of(draft_config) != "dspark":
+        raise UserError(
+            "dstill.student.l1_alpha: a DFlash drafter's features do not hold the target's "
+            "distributions; leave it out"
+        )
     _check_checkpoints(config, options, mode=mode)
 
 

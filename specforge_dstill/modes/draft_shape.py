@@ -10,19 +10,25 @@ from specforge.modeling.auto import AutoDraftModel
 from specforge.modeling.draft.dflash import build_target_layer_ids
 from torch import nn
 
+from specforge_dstill.data.draft_config import backbone_of, resolve_draft
+from specforge_dstill.data.feature_files import LAST
 from specforge_dstill.maths.block_shape import BlockShape
-from specforge_dstill.modes.assembly import resolve_draft
 from specforge_dstill.modes.drafter import BlockDrafter
+from specforge_dstill.modes.feature_source import features_of
 
 
 @dataclass(frozen=True)
 class DraftShape:
-    """What a draft config says of sizes: L target layers of H, blocks of B, V tokens."""
+    """What a draft config says of sizes: L target layers of H, blocks of B positions, V tokens.
+
+    ``with_last``: whether the target's last state is stored with its features, too.
+    """
 
     layers: int
     hidden: int
     block_size: int
     vocabulary: int
+    with_last: bool
 
     @classmethod
     def of(cls, config: Any) -> DraftShape:
@@ -33,7 +39,8 @@ class DraftShape:
             draft.num_target_layers, draft.num_hidden_layers
         )
         positions = BlockShape.of(draft.to_dict()).positions
-        return cls(len(layers), int(draft.hidden_size), positions, int(draft.vocab_size))
+        with_last = LAST in features_of(backbone_of(draft))
+        return cls(len(layers), int(draft.hidden_size), positions, int(draft.vocab_size), with_last)
 
 
 def untrained_drafter(config: Any, *, device: str, blocks_per_group: int) -> BlockDrafter:

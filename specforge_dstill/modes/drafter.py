@@ -1,8 +1,9 @@
 """The drafter as DSTILL sees it: block tokens in, hidden states out.
 
 All three modes, rollout and evaluation run this one forward pass over SpecForge's
-DFlashDraftModel. The frozen target embeddings and LM head sit beside it under the names that
-SpecForge's backend looks for (``embed_tokens``, ``lm_head``, ``draft_model``).
+DFlashDraftModel, or the DSparkDraftModel that is made from it. The frozen target embeddings and LM
+head sit beside it under the names that SpecForge's backend looks for (``embed_tokens``,
+``lm_head``, ``draft_model``).
 
 Shapes: b samples, N blocks, B positions of a block, S context length, L target layers, H hidden
 size.
@@ -16,12 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from specforge_dstill.maths.block_shape import BlockShape
+from specforge_dstill.maths.chain import Chain
 from specforge_dstill.maths.frozen_head import FrozenHead, ReusedLogits
 from specforge_dstill.maths.rollout import CommitRule, rollout
 from specforge_dstill.maths.trajectory import Trajectory
 from specforge_dstill.modes.block_attention import BlockLayout
 from specforge_dstill.modes.context_cache import ContextCache
 from specforge_dstill.modes.grouped_attention import GROUPED_ATTENTION
+from specforge_dstill.modes.markov_head import HeadedStates, markov_chain, run_heads
 from specforge_dstill.modes.two_call_attention import TWO_CALL_ATTENTION
 
 # Attention of ours by the backend that stands for it; they take a layout in the mask's place.
@@ -32,10 +35,11 @@ Masks = dict[str, Any]
 
 
 class BlockDrafter(nn.Module):
-    """A DFlash drafter over blocks anchored anywhere in a sequence.
+    """A DFlash or DSpark drafter over blocks anchored anywhere in a sequence.
 
     Args:
-        draft_model: SpecForge's ``DFlashDraftModel``; the only trained part.
+        draft_model: SpecForge's ``DFlashDraftModel`` or ``DSparkDraftModel``; the only trained
+            part.
         lm_head, embed_tokens: the target's, frozen.
         mask_token_id: the id that stands for [MASK].
         attention_backend: ``sdpa`` (in groups of blocks), ``flex_attention``, ``eager``, or
@@ -74,7 +78,8 @@ class BlockDrafter(nn.Module):
         hidden_states: Tensor,
         context: ContextCache | None = None,
         masks: Masks | None = None,
-    ) -> Tensor:
+        tokens: Tensor | None = None,
+    ) -> Tensor | HeadedStates:
         """Run one pass over all blocks.
 
         Args:
@@ -85,9 +90,12 @@ class BlockDrafter(nn.Module):
             context: give the same :class:`ContextCache` for repeated passes over the same
                 features; they are then projected in the first pass only.
             masks: give :meth:`masks` of these anchors for repeated passes; else made here.
+            tokens: [b, N, B] int64, what should be predicted: for a drafter with heads of its own,
+                which are trained on the token before each position. They run in here, because
+                sharded weights are whole only while the wrapped module runs.
 
         Returns:
-            [b, N, B, H], what the LM head reads.
+            [b, N, B, H], what the LM head reads; with what the heads give where there are tokens.
         """
         samples, count, _ = block_ids.shape
         size = self.shape.slots
@@ -104,12 +112,28 @@ class BlockDrafter(nn.Module):
             target_hidden=hidden_states,
             past_key_values=context,
         )
-        return self.shape.by_position(states.reshape(samples, count, size, -1))
+        states = self.shape.by_position(states.reshape(samples, count, size, -1))
+        return states if tokens is None else run_heads(self.draft_model, states, tokens)
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether the drafter has trained heads of its own."""
+        return self.chain is not None or self.has_confidence
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether it tells how probably each of its tokens is accepted."""
+        return getattr(self.draft_model, "confidence_head", None) is not None
 
     @property
     def frozen_head(self) -> FrozenHead:
         """The target's LM head."""
         return FrozenHead(self.lm_head.weight, self.lm_head.bias, self.logit_softcap)
+
+    @property
+    def chain(self) -> Chain | None:
+        """What corrects logits by the token before; None for a drafter without a Markov head."""
+        return markov_chain(self.draft_model)
 
     def head(self) -> ReusedLogits:
         """The LM head as a rollout takes it: what it returns is valid until its next call."""
@@ -189,6 +213,7 @@ def rollout_blocks(
                 block_size=drafter.shape.positions,
                 steps=steps,
                 rule=rule,
+                chain=drafter.chain,
                 generator=generator,
                 rows_per_tile=rows_per_tile,
             )

@@ -18,12 +18,17 @@ from specforge.runtime.contracts import SampleRef
 from specforge.runtime.data_plane.offline_reader import OfflineManifestReader
 from torch import Tensor
 
-from specforge_dstill.data.feature_files import HIDDEN, SCALE, all_finite, decoded, inspect
+from specforge_dstill.data.feature_files import HIDDEN, LAST, SCALE, all_finite, decoded, inspect
 from specforge_dstill.data.float8 import FLOAT8
 
 FEATURES = ("input_ids", "loss_mask", HIDDEN)
 
 Sample = dict[str, Tensor]
+
+
+def features_of(backbone: str) -> tuple[str, ...]:
+    """What a ``dflash`` or ``dspark`` drafter is trained on."""
+    return (*FEATURES, LAST) if backbone == "dspark" else FEATURES
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,9 @@ def _path(uri: str) -> str:
     return uri.removeprefix("file://")
 
 
-def reader_for(mode: str) -> Callable[..., NamedReader]:
+def reader_for(mode: str, *, backbone: str = "dflash") -> Callable[..., NamedReader]:
     """The ``build_reader`` factory of a mode, in SpecForge's signature."""
+    keys = features_of(backbone)
 
     def build(
         hidden_states_path: str, *, run_id: str, ttt_length: int, max_len: int
@@ -65,8 +71,8 @@ def reader_for(mode: str) -> Callable[..., NamedReader]:
             hidden_states_path,
             run_id=run_id,
             strategy=mode,
-            feature_keys=FEATURES,
-            target_repr=None,
+            feature_keys=keys,
+            target_repr="hidden_state" if LAST in keys else None,
             ttt_length=ttt_length,
             max_len=max_len,
         )
@@ -94,17 +100,24 @@ def normalizer_for(build: Callable[..., Callable[[Sample], Sample]]) -> Callable
     return build_decoding
 
 
-def collator() -> Callable[[Sequence[Sample]], dict[str, Any]]:
+def collator(
+    build: Callable[[], Callable[[Sequence[Sample]], dict[str, Any]]] = build_collator,
+) -> Callable[[Sequence[Sample]], dict[str, Any]]:
     """SpecForge's padding, plus ``lengths`` [b], where each sample ends, and ``finite`` [b].
 
-    ``finite`` is False where a sample's states hold NaN or infinity: looked for here, in the
-    loader's worker threads, and told where the sample's name is known (:func:`samples_of`).
+    ``build`` makes the padding of a backbone's features. ``finite`` is False where a sample's
+    states hold NaN or infinity: looked for here, in the loader's worker threads, and told where
+    the sample's name is known (:func:`samples_of`).
     """
-    pad = build_collator()
+    pad = build()
 
     def collate(features: Sequence[Sample]) -> dict[str, Any]:
         lengths = torch.tensor([feature["input_ids"].shape[1] for feature in features])
-        finite = torch.tensor([all_finite(feature[HIDDEN]) for feature in features])
+        finite = torch.tensor([_finite(feature) for feature in features])
         return {**pad(features), "lengths": lengths, "finite": finite}
 
     return collate
+
+
+def _finite(feature: Sample) -> bool:
+    return all(all_finite(feature[name]) for name in (HIDDEN, LAST) if name in feature)

@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import distributed
 
+from specforge_dstill.data.draft_config import resolve_draft
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.block_shape import BlockShape
-from specforge_dstill.modes.assembly import list_samples, resolve_draft
+from specforge_dstill.modes.assembly import list_samples
 from specforge_dstill.modes.checkpoints import build_draft, weights_hash
 from specforge_dstill.options import DstillOptions
 from specforge_dstill.trajectory_store import Manifest, TrajectoryStore, open_store

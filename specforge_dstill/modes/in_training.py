@@ -21,13 +21,14 @@ from torch.distributed.fsdp import (
     StateDictType,
 )
 
+from specforge_dstill.data.draft_config import resolve_draft
 from specforge_dstill.data.held_out import compare_held_out
 from specforge_dstill.data.targets import load_config
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.maths.reveal_schedule import check_steps
 from specforge_dstill.modes.agreement import agreed
-from specforge_dstill.modes.assembly import check_features, list_samples, resolve_draft
+from specforge_dstill.modes.assembly import check_features, list_samples
 from specforge_dstill.modes.best_checkpoint import best_keeper, metric
 from specforge_dstill.modes.checkpoints import FAMILY, build_draft
 from specforge_dstill.modes.drafter import BlockDrafter
@@ -134,7 +135,7 @@ def _copy_of(model: nn.Module, config: Any, options: DstillOptions) -> BlockDraf
     fresh = config.model.model_copy(update={"draft_checkpoint_path": None})
     # Weights are drawn only to be replaced; training's own draws must not move for that.
     with torch.random.fork_rng(devices=[]):
-        draft_config = resolve_draft(config, architectures=(type(inner.draft_model).__name__,))
+        draft_config = resolve_draft(config)
         draft = build_draft(config.model_copy(update={"model": fresh}), draft_config)
     return BlockDrafter(
         draft.requires_grad_(False),

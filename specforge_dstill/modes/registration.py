@@ -1,13 +1,14 @@
-"""The three modes as SpecForge algorithms, made from DFlash's own registration.
+"""The three modes as SpecForge algorithms, made from the registration of the drafter's own mode.
 
-What a mode shares with DFlash (draft architecture, capture layers and keys, normalisation,
-streaming contract) is DFlash's provider itself; what differs is replaced.
+What a mode shares with SpecForge's dflash or dspark (draft architecture, capture layers and keys,
+normalisation, streaming contract) is that mode's provider itself; what differs is replaced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from specforge.algorithms.builtin import builtin_algorithm_registry
@@ -18,7 +19,6 @@ from specforge.algorithms.common.providers import (
     make_registration,
 )
 from specforge.algorithms.contracts import AlgorithmSpec, FeatureMode
-from specforge.algorithms.dflash.providers import algorithm_providers, algorithm_spec
 from specforge.algorithms.registry import AlgorithmRegistration, AlgorithmRegistry
 from torch import nn
 
@@ -26,7 +26,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.mode_names import DSTILL_MODES
 from specforge_dstill.modes.agreement import agreed
 from specforge_dstill.modes.assembly import build_drafter
-from specforge_dstill.modes.block_step import BlockStep
+from specforge_dstill.modes.block_step import BlockStep, Shares
 from specforge_dstill.modes.checkpoints import build_draft
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.feature_source import collator, normalizer_for, reader_for
@@ -56,20 +56,26 @@ def check_streaming(mode: str, options: DstillOptions) -> None:
     )
 
 
-def registry(options: DstillOptions) -> AlgorithmRegistry:
-    """SpecForge's five modes and our three, bound to a run's options."""
+def registry(options: DstillOptions, *, backbone: str = "dflash") -> AlgorithmRegistry:
+    """SpecForge's five modes and our three, bound to a run's options.
+
+    Args:
+        backbone: SpecForge's mode for the run's drafter, ``dflash`` or ``dspark``.
+    """
     catalogue = builtin_algorithm_registry()
+    like = catalogue.resolve(backbone)
     for mode in DSTILL_MODES:
-        catalogue = catalogue.with_registration(_registration(mode, options))
+        catalogue = catalogue.with_registration(_registration(mode, options, like))
     return catalogue
 
 
-def _registration(mode: str, options: DstillOptions) -> AlgorithmRegistration:
-    return make_registration(_spec(mode, options), _providers(mode, options))
+def _registration(
+    mode: str, options: DstillOptions, like: AlgorithmRegistration
+) -> AlgorithmRegistration:
+    return make_registration(_spec(mode, options, like.spec), _providers(mode, options, like))
 
 
-def _spec(mode: str, options: DstillOptions) -> AlgorithmSpec:
-    spec = algorithm_spec()
+def _spec(mode: str, options: DstillOptions, spec: AlgorithmSpec) -> AlgorithmSpec:
     contracts = tuple(
         contract
         for contract in spec.feature_contracts
@@ -83,19 +89,22 @@ def _spec(mode: str, options: DstillOptions) -> AlgorithmSpec:
     return replace(spec, name=mode, feature_contracts=contracts, capabilities=capabilities)
 
 
-def _providers(mode: str, options: DstillOptions) -> AlgorithmProviders:
-    dflash = algorithm_providers()
+def _providers(
+    mode: str, options: DstillOptions, like: AlgorithmRegistration
+) -> AlgorithmProviders:
+    own = like.providers
     offline = tuple(
         replace(
             provider,
-            build_reader=reader_for(mode),
+            build_reader=reader_for(mode, backbone=like.name),
             build_normalizer=normalizer_for(provider.build_normalizer),
-            build_collator=collator,
+            build_collator=partial(collator, provider.build_collator),
         )
-        for provider in dflash.offline
+        for provider in own.offline
     )
     streaming = tuple(
-        replace(provider, build_collator=collator) for provider in dflash.server_streaming
+        replace(provider, build_collator=partial(collator, provider.build_collator))
+        for provider in own.server_streaming
     )
 
     source = _Source(options)
@@ -107,11 +116,11 @@ def _providers(mode: str, options: DstillOptions) -> AlgorithmProviders:
         return parts
 
     return replace(
-        dflash,
+        own,
         algorithm_name=mode,
-        step=_step_provider(mode, options, source),
+        step=_step_provider(mode, options, source, backbone=like.name),
         model=replace(
-            dflash.model, build_draft=build_draft, build_training_model=build_training_model
+            own.model, build_draft=build_draft, build_training_model=build_training_model
         ),
         offline=offline,
         server_streaming=streaming if streams(mode, options) else (),
@@ -135,7 +144,9 @@ class _Source:
         return self._found
 
 
-def _step_provider(mode: str, options: DstillOptions, source: _Source) -> StepProvider:
+def _step_provider(
+    mode: str, options: DstillOptions, source: _Source, *, backbone: str
+) -> StepProvider:
     """How a step is built, and what a resumed run must share with the run that it continues."""
     section = mode.removeprefix("dstill_")
 
@@ -144,6 +155,7 @@ def _step_provider(mode: str, options: DstillOptions, source: _Source) -> StepPr
             **options.contract(section),
             "seed": config.training.seed,
             "num_anchors": config.training.num_anchors,
+            **{name: getattr(config.training, name) for name in _shares_of(section, backbone)},
         }
 
     def resume_contract(_config: Any, draft: Any, drafter: Any) -> dict[str, Any]:
@@ -165,9 +177,27 @@ def _step_provider(mode: str, options: DstillOptions, source: _Source) -> StepPr
     )
 
 
+def _shares_of(section: str, backbone: str) -> tuple[str, ...]:
+    """SpecForge's options that weigh DSpark's losses in a stage.
+
+    In Stage II Eq. 3 has a share of 1, and that of the L1 distance is an option of ours.
+    """
+    if backbone != "dspark":
+        return ()
+    confidence = "dspark_confidence_head_alpha"
+    if section == "student":
+        return (confidence,)
+    return ("dspark_ce_loss_alpha", "dspark_l1_loss_alpha", confidence)
+
+
 def _builder(mode: str, options: DstillOptions, source: _Source) -> Callable[..., Any]:
-    def build(model: nn.Module, *, seed: int, num_anchors: int, **_: Any) -> Any:
-        step = BlockStep(model, options)
+    def build(model: nn.Module, *, seed: int, num_anchors: int, **other: Any) -> Any:
+        shares = Shares(
+            likelihood=other.get("dspark_ce_loss_alpha", 1.0),
+            l1=other.get("dspark_l1_loss_alpha", options.student.l1_alpha),
+            confidence=other.get("dspark_confidence_head_alpha", 0.0),
+        )
+        step = BlockStep(model, options, shares)
         if mode == "dstill_student":
             return student_strategy(step, source.records, num_anchors=num_anchors, seed=seed)
         return teacher_strategy(step, num_anchors=num_anchors, seed=seed)

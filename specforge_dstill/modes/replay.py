@@ -53,6 +53,7 @@ class DraftSession:
             block_size=drafter.shape.positions,
             steps=self._passes.steps,
             rule=CommitRule(drafter.mask_token_id, top_k=0),
+            chain=drafter.chain,
         )
         return trajectory.endpoint[:, 1:].cpu()
 

@@ -95,11 +95,11 @@ class StudentStrategy(DraftTrainStrategy):
 
     Logged: ``loss``, ``ce``, ``kd``, ``acc`` (against the endpoint), ``p_root``, ``masked`` (the
     mean number of supervised positions a block) and ``accept_length`` (teacher-forced, against
-    the data, of the step's root states; anchor included).
+    the data, of the step's root states; anchor included). With the target's distributions also
+    ``l1`` and ``confidence``.
     """
 
     name = "dstill_student"
-    required_features = frozenset({"input_ids", "hidden_states", "loss_mask"})
 
     def __init__(
         self,
@@ -111,6 +111,7 @@ class StudentStrategy(DraftTrainStrategy):
         seed: int,
     ) -> None:
         self._step = step
+        self.required_features = step.features
         self._draw = draw
         self._records = records
         self._schedule = schedule
@@ -127,7 +128,7 @@ class StudentStrategy(DraftTrainStrategy):
             samples_of(batch), hidden_states, p_root=p_root, visit=ctx.global_step if ctx else 0
         )
         alpha = self._step.options.student.alpha
-        blocks, loss = self._step(drawn, hidden_states, alpha=alpha)
+        blocks, loss = self._step(drawn, batch.tensors, alpha=alpha)
         weights = blocks.weights[blocks.supervised]
         total = weights.sum()
         rows = blocks.supervised.sum().float()
@@ -141,6 +142,7 @@ class StudentStrategy(DraftTrainStrategy):
                 "acc": (correct.float(), rows),
                 "masked": (rows, blocks.supervised.any(-1).sum().float()),
                 "accept_length": blocks.root_acceptance(loss.predicted),
+                **loss.target_metrics(weights),
             },
             # Eq. 12: numerator and denominator are summed over ranks before dividing.
             loss_terms=(loss.numerator, total),

@@ -82,13 +82,14 @@ class TeacherStrategy(DraftTrainStrategy):
 
     Logged: ``loss``, ``acc`` over masked scored positions, and ``accept_length``: the
     teacher-forced acceptance length, anchor included, of the step's blocks that are at the root.
+    With the target's distributions ``l1``, and ``confidence``: that head's cross-entropy.
     """
 
     name = "dstill_teacher"
-    required_features = frozenset({"input_ids", "hidden_states", "loss_mask"})
 
     def __init__(self, step: BlockStep, draw: TeacherDraw, *, seed: int) -> None:
         self._step = step
+        self.required_features = step.features
         self._draw = draw
         self._seed = seed
 
@@ -98,7 +99,7 @@ class TeacherStrategy(DraftTrainStrategy):
     def forward_loss(self, batch: TrainBatch, ctx: StepContext | None = None) -> StepOutput:
         self.validate_batch(batch)
         drawn = self._draw_batch(samples_of(batch), visit=ctx.global_step if ctx else 0)
-        blocks, loss = self._step(drawn, batch.tensors["hidden_states"])
+        blocks, loss = self._step(drawn, batch.tensors)
         correct = (loss.predicted == blocks.targets[blocks.supervised]).sum()
         # The mean of Eq. 2 is over non-empty blocks, summed over ranks before dividing.
         count = blocks.supervised.any(-1).sum()
@@ -108,6 +109,7 @@ class TeacherStrategy(DraftTrainStrategy):
             ratio_metrics={
                 "acc": (correct.float(), blocks.supervised.sum().float()),
                 "accept_length": blocks.root_acceptance(loss.predicted),
+                **loss.target_metrics(blocks.weights[blocks.supervised]),
             },
             loss_terms=(loss.numerator, count.float()),
         )

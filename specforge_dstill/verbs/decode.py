@@ -14,6 +14,7 @@ from specforge_dstill.data.answer_transformers import first_messages
 from specforge_dstill.data.chat import answer_text, prompt_tokens
 from specforge_dstill.data.conversations import Message, Prompt
 from specforge_dstill.data.decoded_folder import DecodedFolder
+from specforge_dstill.data.draft_config import tells_confidence
 from specforge_dstill.data.generation import draw_seed
 from specforge_dstill.data.progress import Progress
 from specforge_dstill.errors import UserError
@@ -54,6 +55,7 @@ class DecodeRoute:
         """Check what decoding needs, before anything heavy is loaded."""
         args = plan.args
         check_rolls_back(plan.capture.target_config)
+        _check_confidence(plan)
         try:
             sampling = Sampling(args.temperature, args.top_k, args.top_p)
             if args.rule != REJECT:
@@ -134,6 +136,7 @@ class DecodeRoute:
             by_passes,
             rule=self.rule,
             stop_ids=plan.decoding.stop_ids,
+            min_confidence=plan.args.min_confidence,
         )
         measuring = Interleaved(ways, torch.device(plan.device))
         first = []
@@ -163,10 +166,12 @@ class DecodeRoute:
         }
 
     def _details(self) -> dict[str, Any]:
+        least = self.plan.args.min_confidence
         return {
             "measured": "real decoding",
             **asdict(self.sampling),
             "rule": self.plan.args.rule,
+            **({} if least is None else {"min_confidence": least}),
             "seed": self.plan.args.seed,
             "batch_size": 1,
             "warm_up": {"runs": WARM_UP_RUNS, "tokens": WARM_UP_TOKENS},
@@ -197,6 +202,22 @@ class DecodeRoute:
         return Speed(
             {data_set: [timing(*turn) for turn in found] for data_set, found in turns.items()},
             max(turn[way].peak_bytes for found in turns.values() for _, turn in found),
+        )
+
+
+def _check_confidence(plan: EvaluationPlan) -> None:
+    """UserError for a ``--min-confidence`` that the drafters cannot be held to."""
+    least = plan.args.min_confidence
+    if least is None:
+        return
+    if not 0 <= least <= 1:
+        raise UserError(f"--min-confidence {least:g}: a probability lies between 0 and 1")
+    if any(steps > 1 for _, passes in plan.drafters for steps in passes):
+        raise UserError("--min-confidence is for drafts of one pass; give --steps 1")
+    if not tells_confidence(plan.capture.draft_config):
+        raise UserError(
+            "--min-confidence needs drafters with a confidence head; the draft config names none "
+            "(dflash_config.enable_confidence_head, of DSparkDraftModel)"
         )
 
 

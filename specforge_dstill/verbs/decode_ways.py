@@ -31,6 +31,7 @@ def make_ways(
     *,
     rule: Rule,
     stop_ids: Sequence[int],
+    min_confidence: float | None = None,
 ) -> dict[str, Way]:
     """Ways by name, plain decoding first.
 
@@ -38,6 +39,7 @@ def make_ways(
         model: the target, a transformers model.
         layers: whose states the drafters read.
         drafters: by name and number of passes.
+        min_confidence: of the tokens that are verified, see :class:`DecodingDrafter`.
     """
     target = TransformersTarget(model, _state_modules(model, layers))
     options: dict[str, Any] = {"rule": rule, "stop_ids": stop_ids}
@@ -45,7 +47,7 @@ def make_ways(
     drawn = rule.sampling if isinstance(rule, Rejection) else None
     for (name, steps), drafter in drafters.items():
         _share_frozen(drafter, model)
-        drafting = DecodingDrafter(drafter, steps, drawn)
+        drafting = DecodingDrafter(drafter, steps, drawn, min_confidence)
         ways[way_name(name, steps)] = _way(partial(decode, target, drafting, **options))
     return ways
 

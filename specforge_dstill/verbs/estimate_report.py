@@ -92,7 +92,7 @@ class Estimate:
             _per_sample(cache.total / samples, tokens, f"{cache.bytes_per_file:,} B (file)"),
             ("in all", f"{byte_text(cache.total)} in {samples:,} files, as {cache.dtype}"),
         ]
-        if cache.dtype != "fp8":
+        if cache.dtype != "fp8" and not cache.with_last:
             smaller = self.settings.cache(self.counts, dtype="fp8")
             lines.append(("--dtype fp8", byte_text(smaller.total)))
         return lines

@@ -19,7 +19,8 @@ class Settings:
     """Everything that decides sizes.
 
     ``run`` is None where no run file is at hand; the folders are then not known. ``online`` tells
-    that the student makes its trajectories as it trains, so that none are stored.
+    that the student makes its trajectories as it trains, so that none are stored, ``with_last``
+    that the target's last states are.
     """
 
     run: RunFile | None
@@ -34,6 +35,7 @@ class Settings:
     anchors: int | None
     shard_size: int
     online: bool = False
+    with_last: bool = False
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Settings:
@@ -44,12 +46,13 @@ class Settings:
         collect = options.collect
         given = (args.layers, args.hidden, args.block_size)
         defaults: tuple[int | None, ...] = (None, None, None)
-        vocabulary = None
+        vocabulary, with_last = None, False
         if run is not None and None in given:
             from specforge_dstill.modes.draft_shape import DraftShape
 
             own = DraftShape.of(run.config)
             defaults, vocabulary = (own.layers, own.hidden, own.block_size), own.vocabulary
+            with_last = own.with_last
         names = ("--layers", "--hidden", "--block-size")
         layers, hidden, block_size = (
             _known(name, one, other)
@@ -68,6 +71,7 @@ class Settings:
             anchors=args.anchors or collect.anchors_per_sample,
             shard_size=collect.shard_size,
             online=student is not None and student.options.online,
+            with_last=with_last,
         )
         found._check(vocabulary)
         return found
@@ -92,6 +96,7 @@ class Settings:
             dtype=dtype or self.dtype,
             samples=counts.samples,
             tokens=counts.tokens,
+            with_last=self.with_last,
         )
 
     def store(self, counts: Counts) -> StoreCost | None:

@@ -154,6 +154,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("compare", REJECT),
         help="with --decode; how drafts are verified (default: compare)",
     )
+    add(
+        "--min-confidence",
+        type=float,
+        metavar="P",
+        help="with --decode and DSpark drafters of one pass: verify no token that is accepted with "
+        "less than this probability, by the drafter's own confidence (default: whole blocks)",
+    )
     add("--seed", type=int, help="with --decode, of sampled answers (default: 0)")
     add_placement(parser, default="cuda when there is a GPU")
     _add_servers(parser)

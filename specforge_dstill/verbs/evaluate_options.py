@@ -25,6 +25,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "top_p": {DECODE: 1.0, SERVER: 1.0},
     "top_k": {DECODE: 0, SERVER: 0},
     "rule": {DECODE: "compare"},
+    "min_confidence": {DECODE: None},
     "seed": {DECODE: 0},
     "concurrency": {SERVER: (1, 8, 16, 32)},
     "model": {SERVER: None},

@@ -19,6 +19,7 @@ from specforge_dstill.data import chat, targets
 from specforge_dstill.data.benchmarks import BENCHMARKS, benchmark_prompts
 from specforge_dstill.data.capture_plan import CapturePlan
 from specforge_dstill.data.conversations import Prompt, read_prompts
+from specforge_dstill.data.draft_config import resolve_draft
 from specforge_dstill.data.generation import Decoding
 from specforge_dstill.data.greedy_answers import weights_fingerprint
 from specforge_dstill.data.manifest import CacheManifest, config_hash
@@ -26,7 +27,7 @@ from specforge_dstill.data.versions import library_versions
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.maths.reveal_schedule import check_steps
-from specforge_dstill.modes.assembly import load_drafter, resolve_draft
+from specforge_dstill.modes.assembly import load_drafter
 from specforge_dstill.modes.checkpoints import (
     find_state_file,
     parameter_count,

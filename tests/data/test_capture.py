@@ -305,19 +305,24 @@ def test_the_verb_for_float8(run_file: Path, conversations: Path, tmp_path: Path
         assert torch.equal(stored["hidden_states_scale"], scales)
 
 
-def test_float8_is_refused_for_modes_that_cannot_read_it(
-    run_file: Path, conversations: Path, tmp_path: Path
-) -> None:
+def test_float8_is_refused_for_dspark(run_file: Path, conversations: Path, tmp_path: Path) -> None:
     draft = tmp_path / "draft.json"
     draft.write_text(draft.read_text().replace("DFlashDraftModel", "DSparkDraftModel"))
-    with pytest.raises(UserError, match="dspark is SpecForge's own and cannot read it"):
+    with pytest.raises(UserError, match="learns from the target's last states"):
         run_verb(run_file, conversations, "--mode", "dspark", "--dtype", "fp8")
 
 
-def test_the_verb_for_dspark(run_file: Path, conversations: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [None, "dspark", "dstill_student"])
+def test_the_verb_for_dspark(
+    run_file: Path, conversations: Path, tmp_path: Path, mode: str | None
+) -> None:
+    """The draft config alone decides what our modes' features are."""
     draft = tmp_path / "draft.json"
     draft.write_text(draft.read_text().replace("DFlashDraftModel", "DSparkDraftModel"))
-    run_verb(run_file, conversations, "--mode", "dspark", "--limit", 2)
+    run_verb(run_file, conversations, *(["--mode", mode] if mode else []), "--limit", 2)
+    manifest = CacheManifest.read(tmp_path / "cache")
+    assert manifest is not None
+    assert manifest.strategy == "dspark"
     found = torch.load(tmp_path / "cache/data/00000/00000001.ckpt", weights_only=True)
     assert list(found) == ["input_ids", "loss_mask", "hidden_states", "target_last_hidden_states"]
     length = len(found["input_ids"])

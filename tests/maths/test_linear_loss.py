@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from specforge_dstill.maths.correction import Correction
 from specforge_dstill.maths.distillation_loss import Retained
 from specforge_dstill.maths.frozen_head import FrozenHead
-from specforge_dstill.maths.linear_loss import LinearLoss, linear_loss
+from specforge_dstill.maths.linear_loss import LinearLoss, TargetRows, linear_loss
+from specforge_dstill.maths.target_distance import acceptance
 
 MASK = 3
 # float64 throughout; only the order of additions differs.
@@ -32,6 +34,9 @@ class Rows:
     alpha: float
     bias: Tensor | None = None
     softcap: float | None = None
+    correction: Correction | None = None
+    target: TargetRows | None = None
+    scale: float = 1.0
 
     def loss(self, hidden: Tensor, *, rows_per_tile: int = 1024) -> LinearLoss:
         return linear_loss(
@@ -42,6 +47,9 @@ class Rows:
             mask_token_id=MASK,
             retained=self.retained,
             alpha=self.alpha,
+            scale=self.scale,
+            correction=self.correction,
+            target=self.target,
             rows_per_tile=rows_per_tile,
         )
 
@@ -81,16 +89,22 @@ def drawn_rows(
     )
 
 
+def slow_logits(rows: Rows, hidden: Tensor) -> Tensor:
+    """Of one row, [V]."""
+    logits = rows.head @ hidden
+    if rows.bias is not None:
+        logits = logits + rows.bias
+    return logits if rows.softcap is None else rows.softcap * (logits / rows.softcap).tanh()
+
+
 def slow(rows: Rows) -> tuple[Tensor, Tensor, Tensor, list[int]]:
     """Numerator, nll, kl and prediction, one row at a time, with torch's own derivatives."""
     numerator = rows.hidden.sum() * 0
     nlls, kls, predicted = [], [], []
     for r in range(len(rows.hidden)):
-        logits = rows.head @ rows.hidden[r]
-        if rows.bias is not None:
-            logits = logits + rows.bias
-        if rows.softcap is not None:
-            logits = rows.softcap * (logits / rows.softcap).tanh()
+        logits = slow_logits(rows, rows.hidden[r])
+        if rows.correction is not None:
+            logits = logits + rows.correction.weight @ rows.correction.latents[r]
         log_p = logits.log_softmax(dim=-1)
         nll = -log_p[rows.targets[r]]
         kl = log_p.new_zeros(())
@@ -100,7 +114,11 @@ def slow(rows: Rows) -> tuple[Tensor, Tensor, Tensor, list[int]]:
             others = [v for v in range(len(log_p)) if v not in ids.tolist()]
             kl = (log_q.exp() * (log_q - log_p[ids])).sum()
             kl = kl + q_other * (q_other.log() - log_p[others].logsumexp(dim=0))
-        numerator = numerator + rows.weights[r] * ((1 - rows.alpha) * nll + rows.alpha * kl)
+        loss = rows.scale * ((1 - rows.alpha) * nll + rows.alpha * kl)
+        if rows.target is not None:
+            q = slow_logits(rows, rows.target.states[r]).softmax(dim=-1)
+            loss = loss + rows.target.share * (log_p.exp() - q).abs().sum()
+        numerator = numerator + rows.weights[r] * loss
         legal = [v for v in range(len(log_p)) if v != MASK]
         predicted.append(max(legal, key=log_p.tolist().__getitem__))
         nlls.append(nll)
@@ -171,6 +189,74 @@ def test_against_the_loop(
     torch.testing.assert_close(loss.kl, kl.detach(), rtol=EXACT, atol=EXACT)
     torch.testing.assert_close(gradient, expected, rtol=EXACT, atol=EXACT)
     assert loss.predicted.tolist() == predicted
+
+
+@given(
+    st.integers(0, 7),
+    st.integers(1, 4),
+    st.booleans(),
+    st.sampled_from([None, 0.0, 0.9]),
+    st.sampled_from([None, 2.0]),
+    st.sampled_from(VOCABULARIES),
+    st.integers(0, 10_000),
+)
+def test_a_correction_and_the_targets_rows_against_the_loop(
+    count: int,
+    rows_per_tile: int,
+    teacher: bool,
+    share: float | None,
+    softcap: float | None,
+    vocabulary: int,
+    seed: int,
+) -> None:
+    """DSpark's losses: the gradients of hidden states, latents and weight."""
+    rows = drawn_rows(count, teacher=teacher, vocabulary=vocabulary, softcap=softcap, seed=seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+
+    def leaf(*shape: int) -> Tensor:
+        drawn = torch.randn(*shape, generator=generator, dtype=torch.float64)
+        return drawn.requires_grad_()
+
+    leaves = (rows.hidden.requires_grad_(), leaf(count, 3), leaf(vocabulary, 3))
+    states = leaf(count, 5).detach()
+    rows = replace(
+        rows,
+        correction=Correction(*leaves[1:]),
+        target=None if share is None else TargetRows(states, share),
+        scale=0.1,
+    )
+    loss = rows.loss(rows.hidden, rows_per_tile=rows_per_tile)
+    if count == 0:
+        assert loss.numerator.item() == 0
+        found = torch.autograd.grad(loss.numerator, leaves)
+        assert not any(gradient.any() for gradient in found)
+        return
+    numerator, nll, _, predicted = slow(rows)
+    torch.testing.assert_close(loss.numerator, numerator, rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(loss.nll, nll.detach(), rtol=EXACT, atol=EXACT)
+    assert loss.predicted.tolist() == predicted
+    expected = torch.autograd.grad(numerator, leaves)
+    for one, other in zip(torch.autograd.grad(loss.numerator, leaves), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=EXACT, atol=EXACT)
+
+
+def test_the_distance_to_the_target_by_hand() -> None:
+    # The head is the identity. p = (1/2, 1/4, 1/4), q = (1/4, 1/4, 1/2): L1 is 1/2.
+    draft, target = torch.tensor([[2.0, 1, 1]]).log(), torch.tensor([[1.0, 1, 2]]).log()
+    loss = linear_loss(
+        draft.requires_grad_(),
+        FrozenHead(torch.eye(3)),
+        torch.tensor([0]),
+        torch.ones(1),
+        mask_token_id=0,
+        scale=0.0,
+        target=TargetRows(target, share=1.0),
+    )
+    assert loss.l1.tolist() == pytest.approx([0.5])
+    assert acceptance(loss.l1).tolist() == pytest.approx([0.75])
+    # s = (1, 0, -1), its mean under p is 1/4: p (s - 1/4).
+    (gradient,) = torch.autograd.grad(loss.numerator, draft)
+    assert gradient[0].tolist() == pytest.approx([3 / 8, -1 / 16, -5 / 16], abs=1e-6)
 
 
 @pytest.mark.parametrize("teacher", [False, True])

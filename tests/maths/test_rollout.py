@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from specforge_dstill.maths.chain import Chain
 from specforge_dstill.maths.reveal_schedule import commit_counts
 from specforge_dstill.maths.rollout import CommitRule, rollout
 from specforge_dstill.maths.trajectory import Trajectory, masked_at, state_at
@@ -32,6 +33,8 @@ class RandomDrafter:
     Attributes:
         inputs: every input the ``hidden`` callable was given, in order.
         head_rows: the number of rows of each call of the head.
+        chained: whether the tokens before a position correct its logits: all of them, as with a
+            recurrent Markov head.
     """
 
     block_size: int
@@ -39,6 +42,7 @@ class RandomDrafter:
     seed: int
     inputs: list[Tensor] = field(default_factory=list)
     head_rows: list[int] = field(default_factory=list)
+    chained: bool = False
 
     def __post_init__(self) -> None:
         generator = seeded(self.seed)
@@ -56,12 +60,24 @@ class RandomDrafter:
         self.head_rows.append(len(rows))
         return rows @ self.weight.T
 
+    @property
+    def chain(self) -> Chain | None:
+        def step(
+            tokens: Tensor, states: Tensor, memory: Tensor | None
+        ) -> tuple[Tensor, Tensor | None]:
+            memory = torch.zeros(len(tokens), 6) if memory is None else memory
+            memory = (memory + 2 * self.embedding[tokens] + states).cos()
+            return memory, memory
+
+        return Chain(3 * self.weight, step) if self.chained else None
+
 
 @dataclass(frozen=True)
 class TableDrafter:
     """A drafter that knows a distribution for each position and ignores the block."""
 
     probabilities: list[list[float]]
+    chain: Chain | None = None
 
     def hidden(self, blocks: Tensor) -> Tensor:
         return torch.eye(blocks.shape[1]).expand(len(blocks), -1, -1)
@@ -87,6 +103,7 @@ def run(
         block_size=block_size,
         steps=steps,
         rule=rule,
+        chain=drafter.chain,
         generator=generator,
         rows_per_tile=rows_per_tile,
     )
@@ -181,16 +198,25 @@ def slow_rollout(
     records: dict[int, dict[int, list[tuple[int, float]]]] = {}
     for t in range(1, steps + 1):  # 3
         open_positions = [i for i in range(1, block_size) if i not in committed]  # 4
-        logits = drafter.head(drafter.hidden(torch.tensor([x]))[0]).double().tolist()  # 5
+        states = drafter.hidden(torch.tensor([x]))[0]
+        logits = drafter.head(states).double().tolist()  # 5
+        filled, memory = list(x), None
         confidence: dict[int, float] = {}
         best: dict[int, int] = {}
         records[t] = {}
-        for i in open_positions:
+        for i in range(1, block_size):
+            if drafter.chain is not None:
+                before = torch.tensor([filled[i - 1]])
+                latent, memory = drafter.chain.step(before, states[i : i + 1], memory)
+                bias = (latent @ drafter.chain.weight.T)[0].double().tolist()
+                logits[i] = [value + more for value, more in zip(logits[i], bias, strict=True)]
+            if i not in open_positions:
+                continue
             normaliser = sum(exp(value) for value in logits[i])
             log_p = [value - log(normaliser) for value in logits[i]]  # 6
             legal = [v for v in range(len(log_p)) if v != mask]
             legal.sort(key=lambda v: -log_p[v])
-            best[i] = legal[0]
+            best[i] = filled[i] = legal[0]
             confidence[i] = exp(log_p[legal[0]])  # 7
             records[t][i] = [(v, log_p[v]) for v in legal[:top_k]]  # 8, 9
         count = -(-(block_size - len(committed)) // (steps - t + 1))  # 10
@@ -213,9 +239,10 @@ class Setting:
     steps: int
     rule: CommitRule
     rows_per_tile: int
+    chained: bool
 
     def drafter(self) -> RandomDrafter:
-        return RandomDrafter(self.block_size, vocabulary=11, seed=self.seed)
+        return RandomDrafter(self.block_size, vocabulary=11, seed=self.seed, chained=self.chained)
 
     def run(self, drafter: RandomDrafter, *, rows_per_tile: int | None = None) -> Trajectory:
         return run(
@@ -246,6 +273,7 @@ def settings_of_a_rollout(draw: st.DrawFn, *, sampled: bool = False) -> Setting:
         steps=draw(st.integers(1, block_size - 1)),
         rule=rule,
         rows_per_tile=draw(st.integers(1, 40)),
+        chained=draw(st.booleans()),
     )
 
 

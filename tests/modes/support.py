@@ -9,11 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from specforge.algorithms.common.dflash_family_data import build_collator, build_dspark_collator
+from specforge.modeling.auto import AutoDraftModel
 from specforge.modeling.draft.dflash import DFlashDraftModel
 from specforge.runtime.contracts import TrainBatch
 from torch import Tensor, nn
 from transformers import Qwen3Config
 
+from specforge_dstill.data.feature_files import LAST
 from specforge_dstill.maths.rollout import CommitRule
 from specforge_dstill.maths.trajectory import Trajectory
 from specforge_dstill.modes.block_step import Sample
@@ -29,12 +32,16 @@ MIXED = ("full_attention", "sliding_attention")
 
 
 def make_draft(
-    layer_types: tuple[str, ...] = FULL, *, seed: int = 0, **changes: Any
+    layer_types: tuple[str, ...] = FULL,
+    *,
+    seed: int = 0,
+    head: str | None = None,
+    **changes: Any,
 ) -> DFlashDraftModel:
-    """A random DFlash drafter; ``changes`` go into its config."""
+    """A random drafter, a DSpark one if it has a ``head``; ``changes`` go into its config."""
     torch.manual_seed(seed)
-    config = Qwen3Config(**{**tiny.draft_config(layer_types=layer_types), **changes})
-    return DFlashDraftModel(config)
+    config = Qwen3Config(**{**tiny.draft_config(layer_types=layer_types, head=head), **changes})
+    return AutoDraftModel.from_config(config)
 
 
 def make_drafter(
@@ -69,12 +76,15 @@ def make_sample(length: int, *, seed: int = 0, scored: slice = slice(6, -1)) -> 
         "input_ids": torch.randint(4, tiny.VOCAB, (1, length), generator=generator),
         "loss_mask": loss_mask,
         "hidden_states": torch.randn(1, length, WIDTH, generator=generator),
+        LAST: torch.randn(1, length, tiny.HIDDEN, generator=generator),
     }
 
 
 def make_batch(samples: Mapping[str, dict[str, Tensor]]) -> TrainBatch:
-    """What SpecForge's loader makes of samples given by id."""
-    tensors = collator()(list(samples.values()))
+    """What SpecForge's loader makes of samples given by id: a DSpark batch if they allow for it."""
+    has_last = all(LAST in sample for sample in samples.values())
+    build = build_dspark_collator if has_last else build_collator
+    tensors = collator(build)(list(samples.values()))
     return TrainBatch(sample_ids=list(samples), strategy="test", tensors=tensors)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from specforge_dstill.evaluation.rules import Draft
 from specforge_dstill.evaluation.sampling import Sampling
 from specforge_dstill.modes.decoding import DecodingDrafter
 from specforge_dstill.modes.drafter import BlockDrafter
@@ -21,10 +22,11 @@ GROWTH = (9, 1, 3, tiny.BLOCK_SIZE, 240, 2, 60)
     ("layer_types", "told"), [(FULL, {}), (MIXED, {}), (MIXED, {"is_causal": False})]
 )
 @pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("head", [None, *tiny.HEADS])
 def test_a_growing_context_gives_the_blocks_of_a_whole_one(
-    layer_types: tuple[str, ...], told: dict[str, bool], steps: int
+    layer_types: tuple[str, ...], told: dict[str, bool], steps: int, head: str | None
 ) -> None:
-    drafter = make_drafter(layer_types, **told)
+    drafter = make_drafter(layer_types, head=head, **told)
     sample = make_sample(sum(GROWTH) + 1, seed=4)
     session = DecodingDrafter(drafter, steps).begin()
     at = 0
@@ -113,3 +115,62 @@ def test_memory_is_copied_only_when_it_doubles() -> None:
         places.add(keys.data_ptr())
     assert context.length == 600
     assert len(places) == 3
+
+
+@pytest.mark.parametrize("head", tiny.HEADS)
+def test_a_sampled_chain_tells_what_each_token_was_drawn_from(head: str) -> None:
+    """The conditional of each position, given the tokens that were drawn before it."""
+    drafter, sample = make_drafter(head=head), make_sample(20)
+    warm = Sampling(temperature=1.5)
+    tokens, probabilities = one_draft(drafter, warm)
+    assert probabilities is not None
+    assert len(tokens) == tiny.BLOCK_SIZE == len(probabilities)
+    block = torch.cat([sample["input_ids"][0, 19:], tokens])
+    root = torch.full((1, 1, len(block)), tiny.MASK_ID)
+    root[..., 0] = block[0]
+    with torch.no_grad():
+        states = drafter(root, torch.tensor([[19]]), sample["hidden_states"])[0, 0, 1:]
+        logits = drafter.draft_model.apply_logits_head(
+            drafter.lm_head(states)[None],
+            prev_token_ids=block[None, :-1],
+            hidden_states=states[None],
+        )[0]
+    logits[:, tiny.MASK_ID] = -torch.inf
+    torch.testing.assert_close(probabilities, warm.probabilities(logits), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("sampling", [None, Sampling(temperature=1.5)])
+def test_a_least_confidence_cuts_the_draft_where_the_drafter_doubts(
+    sampling: Sampling | None,
+) -> None:
+    drafter, sample = make_drafter(head="vanilla"), make_sample(20)
+
+    def drafted(least: float | None) -> Draft:
+        session = DecodingDrafter(drafter, 1, sampling, least).begin()
+        known, token = sample["hidden_states"][0, :19], sample["input_ids"][0, 19:]
+        return session.draft(known, token, torch.Generator().manual_seed(0))
+
+    whole = drafted(None)
+    root = torch.full((1, 1, len(whole.tokens) + 1), tiny.MASK_ID)
+    root[..., 0] = sample["input_ids"][0, 19]
+    with torch.no_grad():
+        states = drafter(root, torch.tensor([[19]]), sample["hidden_states"])[0, :, 1:]
+        before = torch.cat([root[0, 0, :1], whole.tokens[:-1]])[None]
+        sure = drafter.draft_model.predict_confidence(states, prev_token_ids=before)
+    reached = sure.sigmoid().cumprod(1)[0].tolist()
+    assert len(drafted(0.0).tokens) == len(whole.tokens)
+    assert len(drafted(1.0).tokens) == 0
+    for count in range(1, len(reached)):
+        least = (reached[count - 1] + reached[count]) / 2
+        cut = drafted(least)
+        assert torch.equal(cut.tokens, whole.tokens[:count])
+        if cut.probabilities is not None:
+            assert whole.probabilities is not None
+            assert torch.equal(cut.probabilities, whole.probabilities[:count])
+
+
+def test_a_least_confidence_needs_one_pass_and_a_head_that_tells() -> None:
+    with pytest.raises(ValueError, match="of one pass, not of 3"):
+        DecodingDrafter(make_drafter(head="none"), 3, min_confidence=0.5)
+    with pytest.raises(ValueError, match="with a confidence head"):
+        DecodingDrafter(make_drafter(), 1, min_confidence=0.5)

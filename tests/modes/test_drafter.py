@@ -259,6 +259,6 @@ def test_capped_logits_and_a_bias_reach_rollout_and_loss() -> None:
         top_ids=torch.zeros(3, tiny.BLOCK_SIZE, 0, dtype=torch.int64),
         top_logp=torch.zeros(3, tiny.BLOCK_SIZE, 0),
     )
-    _, loss = BlockStep(drafter, DstillOptions(steps=1))([drawn], sample["hidden_states"])
+    _, loss = BlockStep(drafter, DstillOptions(steps=1))([drawn], sample)
     torch.testing.assert_close(-loss.nll[:, None], recorded, **TOLERANCE)
     assert torch.equal(loss.predicted, trajectory.endpoint[:, 1:].flatten())

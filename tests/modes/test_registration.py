@@ -12,11 +12,13 @@ from specforge.algorithms.builtin import builtin_algorithm_registry
 from specforge.algorithms.common.providers import STEP_OPTIONS_CONTRACT_KEY
 from specforge.application import resolve_offline_capture, resolve_run
 
+from specforge_dstill.data.draft_config import backbone_of_run
 from specforge_dstill.mode_names import DSTILL_MODES
 from specforge_dstill.modes import registry
 from specforge_dstill.modes.feature_source import collator, reader_for, relative_id
 from specforge_dstill.options import DstillOptions, parse_options
 from specforge_dstill.runfile import load_run
+from tests import tiny
 from tests.modes.conftest import Stages
 from tests.modes.running import write_run
 from tests.modes.support import make_sample
@@ -96,15 +98,20 @@ def test_what_needs_no_store_streams(
 
 
 @pytest.mark.parametrize("mode", DSTILL_MODES)
-def test_capture_reads_the_same_layers_as_for_dflash(
-    mode: str, tmp_path: Path, tiny_inputs: Path
+@pytest.mark.parametrize("backbone", ["dflash", "dspark"])
+def test_capture_reads_the_same_as_for_specforges_own_mode(
+    mode: str, backbone: str, tmp_path: Path, tiny_inputs: Path
 ) -> None:
+    draft = tiny.draft_config(head="gated" if backbone == "dspark" else None)
+    word = f"model.draft_model_config={tiny.write_json(tmp_path / 'draft.json', draft)}"
     ours, theirs = (
         resolve_offline_capture(
-            config_for(tmp_path, tiny_inputs, name), registry=registry(DstillOptions())
+            config_for(tmp_path, tiny_inputs, name, word),
+            registry=registry(DstillOptions(), backbone=backbone),
         )
-        for name in (mode, "dflash")
+        for name in (mode, backbone)
     )
+    assert backbone_of_run(config_for(tmp_path, tiny_inputs, mode, word)) == backbone
     assert ours.capture_layers == theirs.capture_layers == (1, 2)
     assert ours.layout == theirs.layout
 

@@ -149,7 +149,7 @@ def test_acceptance_counts_a_run_of_hits() -> None:
     strategy = strategy_of(make_drafter(), num_anchors=10**6)
     blocks, loss = strategy._step(
         [strategy._draw(as_sample(*x), torch.Generator(), root=True) for x in samples.items()],
-        samples["data/a.ckpt"]["hidden_states"],
+        samples["data/a.ckpt"],
     )
     assert int(blocks.at_root.sum()) == len(all_anchors(samples["data/a.ckpt"]))
     truth = blocks.reference[blocks.supervised]

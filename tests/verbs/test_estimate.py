@@ -68,6 +68,22 @@ def inputs(tiny_inputs: Path, tmp_path: Path) -> Inputs:
     return Inputs(document, answers)
 
 
+def test_a_dspark_drafters_cache_has_the_targets_last_states_too(
+    said: Said, inputs: Inputs, tmp_path: Path
+) -> None:
+    config = tmp_path / "draft.json"
+    config.write_text(json.dumps(tiny.draft_config(head="vanilla")))
+    words = ("--json", f"--conversations={inputs.answers}")
+    plain = json.loads(said(*words))
+    found = json.loads(said(*words, f"model.draft_model_config={config}"))
+    more = found["cache"]["bytes_per_token"] - plain["cache"]["bytes_per_token"]
+    assert more == 4 * tiny.HIDDEN
+    assert found["settings"]["block_size"] == plain["settings"]["block_size"] + 1
+    text = said(f"--conversations={inputs.answers}", f"model.draft_model_config={config}")
+    assert "(last states)" in text
+    assert "fp8" not in text, "which a DSpark cache cannot be"
+
+
 def test_the_papers_settings_without_run_file_or_target(said: Said) -> None:
     found = json.loads(said("--json", *PAPER))
     assert found["cache"]["bytes_per_token"] == 28_816

@@ -1,0 +1,59 @@
+"""The draft config of a run file: it names the drafter's architecture, whatever the mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from specforge_dstill.errors import UserError
+
+#: Of the architectures that our modes train, SpecForge's own mode.
+BACKBONES = {"DFlashDraftModel": "dflash", "DSparkDraftModel": "dspark"}
+
+
+def resolve_draft(config: Any) -> Any:
+    """The draft config of a run file, ``model.draft_*`` overrides applied, as in training.
+
+    Raises:
+        UserError: there is none, or it is none of a DFlash or DSpark drafter.
+    """
+    from specforge.algorithms.dflash.providers import algorithm_providers
+    from specforge.training.model_loading import resolve_draft_config
+
+    provider = replace(
+        algorithm_providers().model.draft_config, compatible_architectures=frozenset(BACKBONES)
+    )
+    try:
+        return resolve_draft_config(config, provider=provider)
+    except (OSError, ValueError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        source = config.model.draft_model_config
+        raise UserError(
+            f"model.draft_model_config: {source} is no DFlash or DSpark drafter's: {reason}"
+        ) from error
+
+
+def backbone_of(draft_config: Any) -> str:
+    """``dflash`` or ``dspark``: SpecForge's mode for a draft config of :func:`resolve_draft`."""
+    return BACKBONES[draft_config.architectures[0]]
+
+
+def tells_confidence(draft_config: Any) -> bool:
+    """Whether the drafter has a confidence head."""
+    method = getattr(draft_config, "dflash_config", None) or {}
+    return backbone_of(draft_config) == "dspark" and confidence_enabled(method)
+
+
+def confidence_enabled(method: Mapping[str, Any]) -> bool:
+    """Whether a DSpark drafter's ``dflash_config`` asks for a confidence head, to its class."""
+    alpha = float(method.get("confidence_head_alpha") or 0.0)
+    return bool(method.get("enable_confidence_head", alpha > 0))
+
+
+def backbone_of_run(config: Any) -> str:
+    """The same for a run file; ``dflash`` where it has no such config, which others will tell."""
+    try:
+        return backbone_of(resolve_draft(config))
+    except UserError:
+        return BACKBONES["DFlashDraftModel"]
