@@ -55,7 +55,9 @@ class Chain:
             latents, memory = self.step(filled[:, position - 1], states[:, position], memory)
             here = masked[:, position]
             rows = row_of[here, position]
-            corrected = logits[rows].add_(latents[here] @ self.weight.T)
+            # For all blocks: a product's last digits depend on how many rows it has, and what one
+            # block has committed must not show in another.
+            corrected = logits[rows].add_((latents @ self.weight.T)[here])
             logits[rows] = corrected
             filled[here, position] = pick(corrected, rows)
         return filled[masked]

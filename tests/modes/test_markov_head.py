@@ -48,6 +48,25 @@ def test_teacher_forced_heads_are_specforges(head: str) -> None:
     torch.testing.assert_close(found.confidence, draft.predict_confidence(**arguments))
 
 
+@pytest.mark.parametrize("head", MARKOV_HEADS)
+@torch.no_grad()
+def test_no_head_sees_the_token_that_it_predicts(head: str) -> None:
+    """Latents and confidence of a position come from the tokens before it, and do so."""
+    draft, generator = make_drafter(head=head).draft_model, torch.Generator().manual_seed(1)
+    tokens = torch.randint(4, tiny.VOCAB, (1, 1, SLOTS + 1), generator=generator)
+    states = torch.randn(1, 1, SLOTS + 1, tiny.HIDDEN, generator=generator)
+    before = run_heads(draft, states, tokens)
+    for position in range(1, SLOTS + 1):
+        others = tokens.clone()
+        others[..., position:] = (others[..., position:] + 5) % tiny.VOCAB
+        after = run_heads(draft, states, others)
+        for name in ("latents", "confidence"):
+            one, other = getattr(before, name)[0, 0], getattr(after, name)[0, 0]
+            assert torch.equal(one[:position], other[:position])
+            if position < SLOTS:
+                assert not torch.equal(one[position], other[position])
+
+
 @pytest.mark.parametrize("head", tiny.HEADS)
 @torch.no_grad()
 def test_one_pass_is_specforges_chain_over_all_slots(head: str) -> None:
