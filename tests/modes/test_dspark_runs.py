@@ -16,6 +16,7 @@ from tests.modes.running import (
     Outcome,
     commands_on_two_ranks,
     draft_of,
+    on_torchrun,
     same_weights,
     train,
     write_run,
@@ -188,3 +189,61 @@ def test_the_l1_share_of_stage_2_is_for_dspark(tiny_inputs: Path, tmp_path: Path
     write_run(tmp_path, tiny_inputs)
     line = train(tmp_path, "dstill_teacher", "dstill.student.l1_alpha=0.5").error
     assert "dstill.student.l1_alpha" in line
+
+
+SHARDED = """
+import torch
+from torch import distributed
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import ShardingStrategy
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from specforge_dstill.modes.block_step import BlockStep, Shares
+from specforge_dstill.modes.teacher import teacher_strategy
+from specforge_dstill.options import DstillOptions
+from tests import tiny
+from tests.modes.support import make_batch, make_drafter, three_samples
+
+SHARES = Shares(0.1, 0.9, 1.0)
+
+
+def loss_of(model):
+    strategy = teacher_strategy(BlockStep(model, DstillOptions(), SHARES), num_anchors=4, seed=0)
+    return strategy.forward_loss(make_batch(three_samples())).loss
+
+
+distributed.init_process_group("gloo")
+for head in tiny.HEADS:
+    plain = make_drafter(head=head)
+    expected = loss_of(plain)
+    expected.backward()
+    for sharding in ("SHARD_GRAD_OP", "FULL_SHARD"):
+        drafter = make_drafter(head=head)
+        wrapped = FSDP(
+            drafter,
+            device_id=torch.device("cpu"),
+            use_orig_params=True,
+            sharding_strategy=ShardingStrategy[sharding],
+            auto_wrap_policy=ModuleWrapPolicy({type(drafter.draft_model.layers[0])}),
+            ignored_modules=[drafter.lm_head, drafter.embed_tokens],
+        )
+        loss = loss_of(wrapped)
+        loss.backward()
+        torch.testing.assert_close(loss, expected)
+        with FSDP.summon_full_params(wrapped, with_grads=True):
+            found = {
+                name.replace("_fsdp_wrapped_module.", ""): weight.grad
+                for name, weight in drafter.draft_model.named_parameters()
+            }
+            for name, weight in plain.draft_model.named_parameters():
+                torch.testing.assert_close(found[name], weight.grad, msg=name)
+        print(head, sharding, "on rank", distributed.get_rank())
+distributed.destroy_process_group()
+"""
+
+
+def test_sharded_heads_learn_as_whole_ones(tmp_path: Path) -> None:
+    """SpecForge's wrapping, on CPUs: the heads run where their weights are whole."""
+    (tmp_path / "sharded.py").write_text(SHARDED)
+    outcome = on_torchrun(tmp_path / "sharded.py", ranks=2)
+    assert outcome.status == 0, outcome.err
+    assert outcome.out.count("on rank") == 2 * 2 * len(tiny.HEADS)
