@@ -24,6 +24,7 @@ from specforge_dstill.options import (
     option_keys,
     parse_options,
 )
+from specforge_dstill.strict_yaml import RepeatedKeyError, load_yaml
 from specforge_dstill.validation import dotted_keys, explain, field_at, submodel, unknown_option
 
 if TYPE_CHECKING:
@@ -94,27 +95,38 @@ def load_run(
         raise UserError(f"{path}: {error}") from None
 
 
-def read_document(path: str) -> dict[str, Any]:
-    """The file as a dict. UserError with the line number when it is malformed."""
+_RUN_FILE = "name one with --config, or write one with: specforge-dstill init"
+_SECTIONS = "sections such as model:, data: and training:"
+
+
+def read_document(
+    path: str, *, kind: str = "run file", elsewhere: str = _RUN_FILE, holds: str = _SECTIONS
+) -> dict[str, Any]:
+    """The file as a dict. UserError with the line number when it is malformed.
+
+    Args:
+        kind: what the file is, for errors.
+        elsewhere: what to do where there is none.
+        holds: what is in such a file.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(
-            f"no run file {path}; name one with --config, or write one with: specforge-dstill init"
-        ) from None
+        raise UserError(f"no {kind} {path}; {elsewhere}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the run file {path}: {error}") from None
+        raise UserError(f"cannot read the {kind} {path}: {error}") from None
     try:
-        document = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
+        document = json.loads(text) if path.endswith(".json") else load_yaml(text)
     except json.JSONDecodeError as error:
         raise UserError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{path}{line}: not YAML: {error.problem}") from None
+        what = "" if isinstance(error, RepeatedKeyError) else "not YAML: "
+        raise UserError(f"{path}{line}: {what}{error.problem}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict) or not document:
-        raise UserError(f"{path}: a run file holds sections such as model:, data: and training:")
+        raise UserError(f"{path}: a {kind} holds {holds}")
     return document
 
 
