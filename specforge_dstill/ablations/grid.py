@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from specforge_dstill.errors import UserError
 from specforge_dstill.options import ONLINE, Scalar, Section
@@ -25,8 +33,19 @@ _TAKEN = {
     "dstill.collect.after_training": "records are collected where a student needs them",
     "dstill.trajectories": f"only {ONLINE} can be given: records lie in the output folder",
 }
+#: Sections of ours that a mode's training has no use for.
+_UNREAD: dict[Mode, tuple[str, ...]] = {
+    "dflash": ("dstill.teacher.", "dstill.student.", "dstill.collect."),
+    "dstill_teacher": ("dstill.student.", "dstill.collect."),
+    "dstill_student": ("dstill.teacher.",),
+}
 #: Variants and data sets name folders and drafters.
-Name = Annotated[str, StringConstraints(pattern=r"^\w[\w.-]*$")]
+Name = Annotated[str, StringConstraints(pattern=r"^\w[\w.-]*$", max_length=100)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
+
+
+#: Folders beside those of the variants.
+RESULTS, RECORDS = "results", "records"
 
 
 class Variant(Section):
@@ -40,7 +59,7 @@ class Variant(Section):
 
     mode: Mode = "dstill_student"
     start: str | None = Field(None, alias="from", description="the variant it starts from")
-    passes: list[int] | None = Field(
+    passes: list[Annotated[int, Field(ge=1)]] | None = Field(
         None, min_length=1, description="passes it is measured at; null: 1, and K if no student"
     )
     options: dict[str, Scalar] = Field(default_factory=dict)
@@ -48,13 +67,29 @@ class Variant(Section):
     @model_validator(mode="before")
     @classmethod
     def _options_are_dotted(cls, content: Any) -> Any:
-        if not isinstance(content, Mapping):
+        if isinstance(content, Variant):
             return content
+        if not isinstance(content, Mapping):
+            raise ValueError(f"{content!r} is no variant; give it mode: or from:, or remove it")
         options = {k: v for k, v in content.items() if "." in str(k) or k in _TAKEN}
-        for name, value in options.items():
+        for name, value in content.items():
+            if isinstance(value, Mapping):
+                first = next(iter(value), "…")
+                raise ValueError(f"options have their dotted names here, such as {name}.{first}:")
+            if name in options and not isinstance(value, Scalar):
+                raise ValueError(
+                    f"{name}: {value!r} is no single value; name lists in the run file"
+                )
             if name in _TAKEN and (name, value) != ("dstill.trajectories", ONLINE):
                 raise ValueError(f"{name} cannot be set in a variant: {_TAKEN[name]}")
         return {**{k: v for k, v in content.items() if k not in options}, "options": options}
+
+    @model_validator(mode="after")
+    def _options_are_read(self) -> Variant:
+        for name in self.options:
+            if name.startswith(_UNREAD[self.mode]):
+                raise ValueError(f"{name} changes nothing in a training of mode {self.mode}")
+        return self
 
     @property
     def online(self) -> bool:
@@ -78,7 +113,7 @@ class Grid(Section):
 
     run: str = Field(DEFAULT_PATH, description="the run file that all variants share")
     output: str = Field("ablations", min_length=1, description="the folder of everything made")
-    seeds: list[int] = Field(default=[0], min_length=1, description="of training, each for all")
+    seeds: list[Seed] = Field(default=[0], min_length=1, description="of training, each for all")
     jobs: int = Field(1, ge=1, description="trainings at a time")
     ranks: int = Field(1, ge=1, description="processes (GPUs) of each")
     launcher: str | None = Field(
@@ -93,10 +128,24 @@ class Grid(Section):
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: {self.seeds} names one twice")
         for name, variant in self.variants.items():
+            if name == RESULTS or name.startswith(f"{RECORDS}-"):
+                raise ValueError(
+                    f"variants.{name}: is the name of a folder of ours; choose another"
+                )
             self._check(name, variant)
         if self.reference not in self.variants:
             raise ValueError(f"reference: there is no variant {self.reference}")
         return self
+
+    @field_validator("launcher")
+    @classmethod
+    def _launcher_has_words(cls, launcher: str | None) -> str | None:
+        try:
+            if launcher is not None and not shlex.split(launcher):
+                raise ValueError("it is empty; null is torchrun here")
+        except ValueError as error:
+            raise ValueError(f"launcher: {launcher!r} is no command: {error}") from None
+        return launcher
 
     def _check(self, name: str, variant: Variant) -> None:
         before, at = [name], variant
@@ -129,11 +178,28 @@ class Grid(Section):
 
 def read_grid(path: Path) -> Grid:
     """The grid of a file. Errors: ``UserError`` in one line for anything wrong with it."""
-    document = read_document(str(path))
+    document = read_document(
+        str(path),
+        kind="grid file",
+        elsewhere="specforge-dstill ablate --help shows one",
+        holds="run:, seeds:, evaluate: and variants:",
+    )
+    _check_names(path, document)
     try:
         return Grid.model_validate(document)
     except ValidationError as error:
         raise UserError(f"{path}: {explain(error, Grid, keys=_keys(document))}") from None
+
+
+def _check_names(path: Path, document: Mapping[str, Any]) -> None:
+    """YAML reads 1, yes and 2024-01-01 as no text."""
+    evaluate = document.get("evaluate")
+    prompts = evaluate.get("prompts") if isinstance(evaluate, Mapping) else None
+    for key, section in (("variants", document.get("variants")), ("evaluate.prompts", prompts)):
+        for name in section if isinstance(section, Mapping) else ():
+            if not isinstance(name, str):
+                kind = type(name).__name__
+                raise UserError(f"{path}: {key}: YAML reads the name {name} as {kind}; quote it")
 
 
 def _keys(document: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specforge_dstill.ablations.grid import Grid, Variant
+from specforge_dstill.ablations.grid import RECORDS, RESULTS, Grid, Variant
 from specforge_dstill.errors import UserError
 from specforge_dstill.options import Scalar, flatten
 from specforge_dstill.runfile import load_run
@@ -40,6 +40,7 @@ class Job:
         command: its words.
         needs: the names of jobs that must be done before.
         settings: what its result depends on.
+        sources: those of ``needs`` whose result is in its own; a collection stands for its teacher.
         remade: whether it is simply done again under other settings; a training is refused.
         fresh: words for its first start only.
         latest: a checkpoint that it goes on from, where there is one.
@@ -49,6 +50,7 @@ class Job:
     folder: Path
     command: tuple[str, ...]
     needs: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     remade: bool = False
     fresh: tuple[str, ...] = ()
@@ -83,7 +85,7 @@ def jobs_of(grid: Grid) -> list[Job]:
 
 def results_of(grid: Grid, seed: int) -> Path:
     """Where a seed's evaluation is."""
-    return Path(grid.output) / f"seed-{seed}" / "results"
+    return Path(grid.output) / f"seed-{seed}" / RESULTS
 
 
 def log_of(grid: Grid, seed: int, variant: str) -> Path:
@@ -113,33 +115,37 @@ class _Planned:
 
     def jobs(self) -> Iterator[Job]:
         """The collection that it reads, if any, and its training."""
-        variant, needs = self.variant, []
+        variant, needs = self.variant, self._source()
         own = {**variant.options, "training.seed": self.seed, "run_id": self.name}
         own["output_dir"] = str(self.folder(self.name))
         start: dict[str, Scalar] = {}
         if variant.start is not None:
-            needs.append(f"seed-{self.seed}/{variant.start}")
             start["model.draft_checkpoint_path"] = str(self.checkpoint(variant.start))
             if variant.online:
                 own["dstill.student.teacher"] = str(self.checkpoint(variant.start))
         if variant.mode == "dstill_student" and not variant.online:
             collection = self._collection(start)
-            needs.append(collection.name)
+            needs = (*needs, collection.name)
             own["dstill.trajectories"] = str(collection.folder / _STORE)
             yield collection
         yield Job(
             name=self.job_name,
             folder=self.folder(self.name),
             command=self._training(variant.mode, own),
-            needs=tuple(needs),
+            needs=needs,
+            sources=self._source(),
             settings={**self._settings(variant.mode, own | start), "ranks": self.grid.ranks},
             fresh=tuple(_words(start)),
             latest=self.checkpoint(self.name),
         )
 
+    def _source(self) -> tuple[str, ...]:
+        start = self.variant.start
+        return () if start is None else (f"seed-{self.seed}/{start}",)
+
     def _collection(self, teacher: Mapping[str, Scalar]) -> Job:
         asked = {k: v for k, v in self.variant.options.items() if k.startswith(_OF_RECORDS)}
-        name = "-".join(["records", str(self.variant.start), *(_slug(k, asked[k]) for k in asked)])
+        name = "-".join([RECORDS, str(self.variant.start), *(_slug(k, asked[k]) for k in asked)])
         folder = self.folder(name)
         own = {**asked, **teacher, "training.seed": self.seed, "output_dir": str(folder)}
         own["dstill.trajectories"] = str(folder / _STORE)
@@ -147,7 +153,8 @@ class _Planned:
             name=f"seed-{self.seed}/{name}",
             folder=folder,
             command=self._training("dstill_collect", own),
-            needs=(f"seed-{self.seed}/{self.variant.start}",),
+            needs=self._source(),
+            sources=self._source(),
             settings=self._settings("dstill_collect", own),
         )
 
@@ -177,7 +184,7 @@ def _evaluation(grid: Grid, seed: int, trained: list[Job], *, after: Job | None)
     if asked.limit is not None:
         words += ["--limit", str(asked.limit)]
     for (name, variant), job in zip(grid.ordered(), trained, strict=True):
-        passes = variant.passes or ([1] if variant.mode == "dstill_student" else None)
+        passes = variant.passes or _passes(variant)
         steps = "" if passes is None else ":" + ",".join(map(str, passes))
         words += ["--drafter", f"{name}={job.latest}{steps}"]
     words += ["--answers", str(Path(grid.output) / "answers"), "--output", str(results)]
@@ -186,9 +193,18 @@ def _evaluation(grid: Grid, seed: int, trained: list[Job], *, after: Job | None)
         folder=results,
         command=tuple(words),
         needs=tuple(job.name for job in (*trained, *([after] if after else []))),
+        sources=tuple(job.name for job in trained),
         settings={"command": words[1:]},
         remade=True,
     )
+
+
+def _passes(variant: Variant) -> list[int] | None:
+    """At which it is measured; None for evaluate's own default, 1 and the run file's K."""
+    own = variant.options.get("dstill.steps")
+    if variant.mode == "dstill_student":
+        return [1]
+    return None if own is None else [1, int(own)]
 
 
 def _words(options: Mapping[str, Scalar]) -> list[str]:

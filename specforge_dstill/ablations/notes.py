@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from specforge_dstill.ablations.jobs import Job
@@ -12,6 +15,12 @@ from specforge_dstill.files import json_bytes, make_folder, write_atomically
 
 _FILE = "job.json"
 _NOTHING = object()
+#: Settings that name a folder of the grid's own, and what stands before it.
+_PATHS = (
+    *("output_dir", "dstill.trajectories"),
+    *("model.draft_checkpoint_path", "dstill.student.teacher"),
+)
+_BELOW = re.compile(r".*/(?=seed-\d+/)")
 
 
 @dataclass(frozen=True)
@@ -20,14 +29,57 @@ class Note:
 
     Attributes:
         seconds: it took, all starts together.
+        begun: differs each time that the job is begun anew, and stays while it is gone on with.
+        sources: ``begun`` of each job whose result is in its own.
     """
 
     settings: dict[str, Any]
     seconds: float = 0.0
     done: bool = False
+    begun: str = ""
+    sources: dict[str, str] = field(default_factory=dict)
 
 
-def read_note(job: Job) -> Note | None:
+def read_notes(jobs: Sequence[Job]) -> dict[str, Note]:
+    """Of all jobs that were begun, and are not to be made again.
+
+    Raises:
+        UserError: as :func:`_read`, or a job was made from others than those that are there now.
+    """
+    notes: dict[str, Note] = {}
+    stale: dict[str, tuple[Job, str]] = {}
+    for job in jobs:
+        note = _read(job)
+        if note is None:
+            continue
+        gone = [name for name in job.sources if name in stale or _is_gone(note, name, notes)]
+        if gone and job.remade:
+            continue
+        if gone:
+            stale[job.name] = job, gone[0]
+        notes[job.name] = note
+    if stale:
+        folders = [str(job.folder) for job, _ in stale.values()]
+        _, source = next(iter(stale.values()))
+        raise UserError(
+            f"{folders[0]} was made from a {source} that is no longer there; remove "
+            f"{', '.join(folders)} to have them made again, or name another output:"
+        )
+    return notes
+
+
+def _is_gone(note: Note, source: str, notes: Mapping[str, Note]) -> bool:
+    # Notes of earlier versions have no ``begun``, and take one another for the same.
+    return source not in notes or notes[source].begun != note.sources.get(source, "")
+
+
+def begin(job: Job, notes: Mapping[str, Note]) -> Note:
+    """What is known of a job as it starts: as it was left, or from the beginning."""
+    note = notes.get(job.name) or Note(_as_json(job), begun=secrets.token_hex(8))
+    return replace(note, done=False, sources={name: notes[name].begun for name in job.sources})
+
+
+def _read(job: Job) -> Note | None:
     """None for a job that was never begun, or that is to be made again for its other settings.
 
     Raises:
@@ -41,23 +93,22 @@ def read_note(job: Job) -> Note | None:
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}: cannot be read: {error}; remove {job.folder}") from error
     wanted = _as_json(job)
-    if note.settings == wanted:
+    if _wherever(note.settings) == _wherever(wanted):
         return note
     if job.remade:
         return None
     names = sorted({*note.settings, *wanted})
-    name = next(n for n in names if _of(note.settings, n) != _of(wanted, n))
+    before, now = _wherever(note.settings), _wherever(wanted)
+    name = next(n for n in names if _of(before, n) != _of(now, n))
     raise UserError(
         f"{job.folder} was made with {name} {_told(note.settings, name)}, now it is "
-        f"{_told(wanted, name)}; remove that folder and those of the variants that start from it, "
-        "or name another output:"
+        f"{_told(wanted, name)}; remove that folder, or name another output:"
     )
 
 
-def write_note(job: Job, *, seconds: float, done: bool) -> None:
+def write_note(job: Job, note: Note) -> None:
     """Keep what is known of a job beside what it makes."""
     make_folder(job.folder)
-    note = Note(_as_json(job), seconds, done)
     write_atomically(job.folder / _FILE, json_bytes(asdict(note)))
 
 
@@ -65,6 +116,12 @@ def _as_json(job: Job) -> dict[str, Any]:
     """Settings as they come back from a file."""
     found: dict[str, Any] = json.loads(json_bytes(dict(job.settings)))
     return found
+
+
+def _wherever(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with paths of ours as they are below the output folder, which may be moved."""
+    own = {k: _BELOW.sub("", settings[k]) for k in _PATHS if isinstance(settings.get(k), str)}
+    return {**settings, **own}
 
 
 def _of(settings: dict[str, Any], name: str) -> Any:

@@ -7,10 +7,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO
 
 from specforge_dstill.ablations.jobs import LOG, Job
-from specforge_dstill.ablations.notes import read_note, write_note
+from specforge_dstill.ablations.notes import Note, begin, read_notes, write_note
+from specforge_dstill.errors import UserError
 from specforge_dstill.files import writing
 
 #: A process that was asked to end has so long (torchrun gives its ranks 30 seconds).
@@ -25,7 +27,7 @@ class _Running:
     process: subprocess.Popen[bytes]
     slot: int
     begun: float
-    before: float
+    note: Note
 
 
 @dataclass
@@ -50,9 +52,8 @@ class Schedule:
 
         Errors: ``UserError`` before anything starts, where a folder holds another training.
         """
-        notes = {job.name: read_note(job) for job in self.jobs}
-        before = {name: note.seconds if note else 0.0 for name, note in notes.items()}
-        self.done = {name for name, note in notes.items() if note and note.done}
+        notes = read_notes(self.jobs)
+        self.done = {name for name, note in notes.items() if note.done}
         if self.done:
             self.say(f"{len(self.done)} of {len(self.jobs)} jobs are done already")
         waiting = [job for job in self.jobs if job.name not in self.done]
@@ -62,7 +63,8 @@ class Schedule:
             while waiting or running:
                 for job in self._ready(waiting)[: len(free)]:
                     waiting.remove(job)
-                    running.append(self._start(job, free.pop(0), before[job.name]))
+                    notes[job.name] = begin(job, notes)
+                    running.append(self._start(job, free.pop(0), notes[job.name]))
                 if not running:
                     break  # what waits needs something that failed
                 self._reap(running, free)
@@ -70,14 +72,20 @@ class Schedule:
     def _ready(self, waiting: Sequence[Job]) -> list[Job]:
         return [job for job in waiting if self.done.issuperset(job.needs)]
 
-    def _start(self, job: Job, slot: int, before: float) -> _Running:
-        write_note(job, seconds=before, done=False)
+    def _start(self, job: Job, slot: int, note: Note) -> _Running:
+        write_note(job, note)
         words = job.words()
         path = job.folder / LOG
         with writing(path), path.open("ab") as log:
             log.write(f"$ {' '.join(words)}\n".encode())
             log.flush()
-            process = subprocess.Popen(
+            process = self._process(words, slot, log)
+        self.say(f"{job.name} … ({path})")
+        return _Running(job, process, slot, time.monotonic(), note)
+
+    def _process(self, words: Sequence[str], slot: int, log: BinaryIO) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
                 words,
                 env={**os.environ, **self.slots[slot], "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
@@ -85,8 +93,10 @@ class Schedule:
                 stderr=subprocess.STDOUT,
                 pass_fds=self.locks,
             )
-        self.say(f"{job.name} … ({path})")
-        return _Running(job, process, slot, time.monotonic(), before)
+        except OSError as error:
+            raise UserError(
+                f"cannot start {words[0]!r}: {error.strerror}; mend launcher: in the grid file"
+            ) from error
 
     def _reap(self, running: list[_Running], free: list[int]) -> None:
         """Wait until a job ends."""
@@ -97,7 +107,8 @@ class Schedule:
             free.append(one.slot)
             took = time.monotonic() - one.begun
             done = one.process.returncode == 0
-            write_note(one.job, seconds=one.before + took, done=done)
+            seconds = one.note.seconds + took
+            write_note(one.job, replace(one.note, seconds=seconds, done=done))
             if done:
                 self.done.add(one.job.name)
                 share = f"{len(self.done)} of {len(self.jobs)}"

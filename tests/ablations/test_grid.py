@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from specforge_dstill.ablations.grid import read_grid
 from specforge_dstill.errors import UserError
 from tests.ablations.grids import VARIANTS, grid
 
@@ -45,6 +46,29 @@ MISTAKES = [
     ({"variants": one(**{"from": "teacher", "run_id": "x"})}, "run_id cannot be set in a variant"),
     ({"variants": one(**{"from": "teacher", "training.seed": 1})}, "give seeds:"),
     ({"variants": one(**{"from": "teacher", "dstill.trajectories": "x"})}, "only online"),
+    ({"variants": {**VARIANTS, "mine": None}}, "None is no variant"),
+    ({"variants": {**VARIANTS, "results": {"mode": "dflash"}}}, "a folder of ours"),
+    ({"variants": {**VARIANTS, "records-teacher": {"mode": "dflash"}}}, "a folder of ours"),
+    ({"variants": {**VARIANTS, "n" * 300: {"mode": "dflash"}}}, "at most 100"),
+    ({"variants": {**VARIANTS, 7: {"mode": "dflash"}}}, "reads the name 7 as int; quote it"),
+    ({"variants": {**VARIANTS, True: {"mode": "dflash"}}}, "reads the name True as bool"),
+    ({"evaluate": {"prompts": {1: "one.jsonl"}}}, "prompts: YAML reads the name 1 as int"),
+    ({"variants": one(mode="dflash", dstill={"student": {}})}, "such as dstill.student:"),
+    ({"variants": one(mode="dflash", **{"training.x": [1]})}, "[1] is no single value"),
+    ({"variants": one(mode="dflash", passes=[0])}, "variants.mine.passes.0: 0"),
+    (
+        {"variants": one(mode="dflash", **{"dstill.student.alpha": 0})},
+        "dstill.student.alpha changes nothing in a training of mode dflash",
+    ),
+    (
+        {"variants": one(**{"from": "teacher", "dstill.teacher.mask_count_alpha": 1})},
+        "changes nothing in a training of mode dstill_student",
+    ),
+    ({"seeds": [-1]}, "seeds.0: -1"),
+    ({"seeds": [True]}, "seeds.0: True"),
+    ({"seeds": [2**32]}, "less than"),
+    ({"launcher": "srun 'a"}, "No closing quotation"),
+    ({"launcher": " "}, "is no command"),
 ]
 
 
@@ -55,3 +79,11 @@ def test_a_mistake_is_told_in_one_line(tmp_path: Path, changes: Any, told: str) 
     assert told in str(raised.value)
     assert str(raised.value).startswith(str(tmp_path / "grid.yaml"))
     assert "\n" not in str(raised.value)
+
+
+def test_a_grid_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no grid file .*gone\.yaml; specforge-dstill ablate"):
+        read_grid(tmp_path / "gone.yaml")
+    (tmp_path / "empty.yaml").touch()
+    with pytest.raises(UserError, match="a grid file holds run:, seeds:"):
+        read_grid(tmp_path / "empty.yaml")

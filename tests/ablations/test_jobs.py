@@ -71,6 +71,21 @@ def test_evaluations_share_answers_and_take_turns(small: Grid) -> None:
     assert "teacher=ablations/seed-0/teacher/teacher-latest" in first.command
 
 
+def test_a_teacher_of_fewer_passes_is_measured_at_those(small: Grid, tmp_path: Path) -> None:
+    mine = {"mode": "dstill_teacher", "dstill.steps": 2}
+    jobs = by_name(jobs_of(grid(tmp_path, variants={**VARIANTS, "mine": mine})))
+    assert "mine=ablations/seed-0/mine/mine-latest:1,2" in jobs["seed-0/results"].command
+
+
+def test_a_result_is_made_from_the_trainings_before_it(small: Grid) -> None:
+    """Not from a collection, which is the same whenever it is made of the same teacher."""
+    jobs = by_name(jobs_of(small))
+    assert jobs["seed-1/student-k2"].sources == ("seed-1/teacher",)
+    assert jobs["seed-1/records-teacher-steps=2"].sources == ("seed-1/teacher",)
+    assert jobs["seed-1/teacher"].sources == ()
+    assert set(jobs["seed-1/results"].sources) == {f"seed-1/{name}" for name in VARIANTS}
+
+
 def test_online_students_need_no_records(small: Grid, tmp_path: Path) -> None:
     online = {"from": "teacher", "dstill.trajectories": "online"}
     jobs = by_name(jobs_of(grid(tmp_path, variants={**VARIANTS, "mine": online})))

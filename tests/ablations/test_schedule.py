@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -110,10 +111,94 @@ def test_another_setting_is_refused_before_anything_starts(tmp_path: Path) -> No
     assert order(tmp_path) == ["one"]
 
 
+def test_the_output_folder_may_be_moved(tmp_path: Path) -> None:
+    def settings(output: str, start: str) -> dict[str, str]:
+        return {
+            "output_dir": f"{output}/seed-0/one",
+            "model.draft_checkpoint_path": f"{output}/seed-0/{start}/{start}-latest",
+        }
+
+    run(job(tmp_path, "one", settings=settings("ablations", "teacher")))
+    moved = job(tmp_path, "one", settings=settings("/else/where", "teacher"))
+    assert run(moved)[1] == ["1 of 1 jobs are done already"]
+    other = job(tmp_path, "one", settings=settings("/else/where", "other"))
+    with pytest.raises(UserError, match=r"was made with model\.draft_checkpoint_path"):
+        run(other)
+
+
 def test_an_evaluation_of_more_drafters_is_made_again(tmp_path: Path) -> None:
     run(job(tmp_path, "one", remade=True))
     run(job(tmp_path, "one", remade=True, settings={"drafters": 2}))
     assert order(tmp_path) == ["one", "one"]
+
+
+def test_what_was_made_from_a_removed_training_is_named_not_kept(tmp_path: Path) -> None:
+    """Silently kept, a student would stand in the table beside a teacher that it never had."""
+    jobs = [
+        job(tmp_path, "teacher"),
+        job(tmp_path, "records", "teacher", sources=("teacher",)),
+        job(tmp_path, "student", "teacher", "records", sources=("teacher",)),
+        job(tmp_path, "second", "student", sources=("student",)),
+        job(tmp_path, "other"),
+    ]
+    run(*jobs)
+    shutil.rmtree(tmp_path / "teacher")
+    for _ in range(2):  # also once the teacher is another one
+        with pytest.raises(UserError, match="student was made") as raised:
+            run(*jobs[:1], *jobs[2:])
+        assert f"remove {tmp_path}/student, {tmp_path}/second to" in str(raised.value)
+        run(jobs[0])
+    # A collection removed to make room is the same when it is made again.
+    for name in ("records", "student", "second"):
+        shutil.rmtree(tmp_path / name)
+    run(*jobs)
+    shutil.rmtree(tmp_path / "records")
+    run(*jobs)
+    assert order(tmp_path)[-4:] == ["records", "student", "second", "records"]
+
+
+def test_an_evaluation_of_other_weights_is_made_again(tmp_path: Path) -> None:
+    jobs = [
+        job(tmp_path, "one"),
+        job(tmp_path, "results", "one", sources=("one",), remade=True),
+        job(tmp_path, "next", "results", remade=True),
+    ]
+    run(*jobs)
+    shutil.rmtree(tmp_path / "one")
+    run(*jobs)
+    assert order(tmp_path) == ["one", "results", "next", "one", "results"]
+
+
+def test_a_training_that_goes_on_is_the_same_one(tmp_path: Path) -> None:
+    program = "sys.exit(not os.path.exists('{0}/../mended'))"
+    jobs = [
+        job(tmp_path, "one", program=program.format(tmp_path / "one")),
+        job(tmp_path, "two", "one", sources=("one",)),
+    ]
+    run(*jobs)
+    begun = json.loads((tmp_path / "one" / "job.json").read_text())["begun"]
+    (tmp_path / "mended").touch()
+    run(*jobs)
+    assert json.loads((tmp_path / "one" / "job.json").read_text())["begun"] == begun
+    assert json.loads((tmp_path / "two" / "job.json").read_text())["sources"] == {"one": begun}
+
+
+def test_notes_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "one"), job(tmp_path, "two", "one", sources=("one",))]
+    run(*jobs)
+    for name in ("one", "two"):
+        path = tmp_path / name / "job.json"
+        note = json.loads(path.read_text())
+        path.write_text(json.dumps({k: note[k] for k in ("settings", "seconds", "done")}))
+    assert run(*jobs)[1] == ["2 of 2 jobs are done already"]
+    shutil.rmtree(tmp_path / "one")
+    with pytest.raises(UserError, match="two was made"):
+        run(*jobs)
+
+
+def test_a_launcher_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot start 'no-such-launcher': .*launcher:"):
+        run(job(tmp_path, "one", command=("no-such-launcher", "-m")))
 
 
 def test_a_damaged_note_is_told(tmp_path: Path) -> None:
