@@ -11,9 +11,14 @@ from pathlib import Path
 from specforge_dstill.ablations.grid import Grid, read_grid
 from specforge_dstill.ablations.jobs import Job, jobs_of, log_of, results_of
 from specforge_dstill.ablations.machine import alone_in, slots
+from specforge_dstill.ablations.notes import read_notes
 from specforge_dstill.ablations.schedule import Schedule
 from specforge_dstill.console import DONE, FAILED, say
+from specforge_dstill.data.benchmarks import BENCHMARKS
+from specforge_dstill.data.conversations import hub_name, read_prompts
+from specforge_dstill.errors import UserError
 from specforge_dstill.files import write_atomically
+from specforge_dstill.maths.reveal_schedule import check_steps
 from specforge_dstill.reporting.curves import Curve, read_curves
 from specforge_dstill.reporting.folders import Results, read_folders
 from specforge_dstill.reporting.page import make_page
@@ -21,11 +26,13 @@ from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.settings import settings_of
 from specforge_dstill.reporting.tables import Table, cell_text
 from specforge_dstill.reporting.variant_table import variant_table
+from specforge_dstill.runfile import load_run
 from specforge_dstill.table import text_table
+from specforge_dstill.verbs.evaluation_plan import block_size
 from specforge_dstill.verbs.report import write_page
 
 EXAMPLE = """example:
-  specforge-dstill ablate --plan ablations.yaml     the commands, in order
+  specforge-dstill ablate --plan ablations.yaml     the commands that are left
   specforge-dstill ablate ablations.yaml            start them; go on with them
 with, in ablations.yaml,
 
@@ -58,22 +65,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     parser.add_argument("grid", type=Path, metavar="GRID.yaml", help="variants, seeds, prompts")
     parser.add_argument(
-        "--plan", action="store_true", help="print the commands in order, and start nothing"
+        "--plan",
+        action="store_true",
+        help="print the commands that are left, in order, and start nothing",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Train, measure, print the table, write the page."""
     grid = read_grid(args.grid)
+    if not Path(grid.run).is_file():
+        raise UserError(f"{args.grid}: run: no file {grid.run} (paths count from {Path.cwd()})")
     jobs = jobs_of(grid)
     if args.plan:
-        print("\n".join(f"# {job.name}\n{shlex.join(job.words())}" for job in jobs))
+        _plan(jobs)
         return DONE
+    _check_evaluation(args.grid, grid)
     failed = _work(grid, jobs)
     measured = [folder for seed in grid.seeds if (folder := results_of(grid, seed)).is_dir()]
     if measured and not failed:
         _report(grid, read_folders(measured))
     return FAILED if failed else DONE
+
+
+def _plan(jobs: Sequence[Job]) -> None:
+    """Each job's command; of those that are done the names."""
+    notes = read_notes(jobs)
+    for job in jobs:
+        note = notes.get(job.name)
+        if note is not None and note.done:
+            print(f"# {job.name} is done")
+        else:
+            print(f"# {job.name}\n{shlex.join(job.words())}")
+
+
+def _check_evaluation(path: Path, grid: Grid) -> None:
+    """What evaluate would refuse in the end, before anything is trained.
+
+    Raises:
+        UserError: no such data set, prompts that cannot be read, or passes that no block has.
+    """
+    size = block_size(load_run(grid.run, (), "dflash"))
+    for name, variant in grid.variants.items():
+        for steps in variant.passes or ():
+            try:
+                check_steps(size, steps)
+            except ValueError as error:
+                raise UserError(f"{path}: variants.{name}.passes: {error}") from None
+    for name, source in grid.evaluate.prompts.items():
+        if source is not None:
+            if hub_name(source) is None:
+                read_prompts(source, limit=grid.evaluate.limit)
+        elif name not in BENCHMARKS:
+            raise UserError(
+                f"{path}: evaluate.prompts.{name}: is no benchmark ({', '.join(BENCHMARKS)}); name "
+                "a file, or hub:DATASET"
+            )
 
 
 def _work(grid: Grid, jobs: Sequence[Job]) -> bool:

@@ -116,17 +116,17 @@ class EvaluationPlan:
         check_distinct("--prompts", [chosen.name for chosen in args.prompts])
         check_distinct("--drafter", [chosen.name for chosen in args.drafter])
         run_file = load_run(args.config, args.overrides, "dflash")
-        block_size = _block_size(run_file)
+        size = block_size(run_file)
         default = args.steps or tuple(dict.fromkeys((1, run_file.options.steps)))
         drafters = tuple((chosen, chosen.steps or default) for chosen in args.drafter)
         for chosen, passes in drafters:
             for steps in passes:
                 try:
-                    check_steps(block_size, steps)
+                    check_steps(size, steps)
                 except ValueError as error:
                     raise UserError(f"--drafter {chosen.name} at {steps} passes: {error}") from None
             _check_checkpoint(chosen)
-        return cls(args, run_file, CapturePlan.of(run_file), block_size, drafters)
+        return cls(args, run_file, CapturePlan.of(run_file), size, drafters)
 
     @property
     def target(self) -> str:
@@ -261,7 +261,8 @@ def cache_settings(cache: CacheManifest | None) -> dict[str, Any]:
     }
 
 
-def _block_size(run_file: RunFile) -> int:
+def block_size(run_file: RunFile) -> int:
+    """Positions of a block of the run's drafter. UserError for a draft config that has none."""
     try:
         return BlockShape.of(resolve_draft(run_file.config).to_dict()).positions
     except UserError as error:

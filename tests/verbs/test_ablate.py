@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,12 @@ def test_a_grid_becomes_a_table(folder: Path, capsys: pytest.CaptureFixture[str]
     assert len([*trained.glob("records-*")]) == 1
     assert all(json.loads(p.read_text())["done"] for p in trained.glob("*/job.json"))
 
+    assert main(["ablate", str(write_grid(folder, variants=more, seeds=[0, 1])), "--plan"]) == 0
+    plan = capsys.readouterr().out
+    assert "# seed-0/teacher is done\n# seed-0/records-teacher is done\n" in plan
+    assert "seed-0/teacher/" not in plan.replace("seed-0/teacher/teacher-latest", "")
+    assert "output_dir=ablations/seed-1/teacher" in plan
+
 
 def test_the_plan_starts_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ablate", str(write_grid(folder)), "--plan"]) == 0
@@ -63,3 +70,23 @@ def test_a_failed_training_is_told_with_its_log(
     assert f"{folder / 'gone'} holds no feature file" in err
     assert "1 jobs that need those were left" in err
     assert not (folder / "ablations" / "report").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"run": "gone.yaml"}, "run: no file gone.yaml (paths count from"),
+        ({"evaluate": {"prompts": {"one": "gone.jsonl"}}}, "gone.jsonl"),
+        ({"evaluate": {"prompts": {"one": None}}}, "evaluate.prompts.one: is no benchmark"),
+        (
+            {"variants": {**VARIANTS, "mine": {"mode": "dflash", "passes": [1, 99]}}},
+            "variants.mine.passes: ",
+        ),
+    ],
+)
+def test_what_evaluation_would_refuse_is_told_before_any_training(
+    folder: Path, capsys: pytest.CaptureFixture[str], changes: Any, told: str
+) -> None:
+    assert main(["ablate", str(write_grid(folder, **changes))]) == 2
+    assert told in capsys.readouterr().err
+    assert not (folder / "ablations").exists()
