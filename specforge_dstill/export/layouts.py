@@ -58,6 +58,8 @@ def native_config(
         method["causal"] = facts.is_causal
     if target.softcap is not None:
         method["final_logit_softcapping"] = target.softcap
+    if target.embed_scale is not None:
+        method["input_embedding_scale"] = target.embed_scale
     markov = _markov_fields(facts)
     return {
         "architectures": [facts.architecture],

@@ -10,7 +10,7 @@ from specforge.modeling.target.target_utils import target_text_config, target_vo
 from specforge_dstill.data import targets
 from specforge_dstill.data.manifest import config_hash
 from specforge_dstill.errors import UserError
-from specforge_dstill.modes.target_scales import logit_softcap
+from specforge_dstill.modes.target_scales import embed_scale, logit_softcap
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class TargetFacts:
         layers, hidden_size, vocab_size: of the language model; rows of its embeddings.
         max_positions: the longest sequence, None where the configuration does not say.
         architectures: its classes.
-        softcap: Gemma's bound on the final logits.
+        softcap, embed_scale: Gemma's bound on the final logits, and what it multiplies its
+            embeddings by.
         config_hash: of the whole configuration.
     """
 
@@ -33,6 +34,7 @@ class TargetFacts:
     max_positions: int | None
     architectures: tuple[str, ...]
     softcap: float | None
+    embed_scale: float | None
     config_hash: str
 
     @classmethod
@@ -48,6 +50,7 @@ class TargetFacts:
             max_positions=targets.max_positions(config),
             architectures=tuple(config.architectures or ()),
             softcap=logit_softcap(config),
+            embed_scale=embed_scale(config),
             config_hash=config_hash(config),
         )
 

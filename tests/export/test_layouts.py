@@ -21,7 +21,7 @@ from tests import tiny
 from .checkpoints import FULL, SLIDING, dspark_config
 
 TARGET = TargetFacts(
-    "org/target", 4, tiny.HIDDEN, tiny.VOCAB, 1024, ("Qwen3ForCausalLM",), None, "hash"
+    "org/target", 4, tiny.HIDDEN, tiny.VOCAB, 1024, ("Qwen3ForCausalLM",), None, None, "hash"
 )
 BODY = {
     "attention_bias": False,
@@ -173,9 +173,11 @@ def test_keys_that_training_does_not_read_are_not_passed_on(tmp_path: Path) -> N
     assert "use_swa" not in native["dflash_config"]
 
 
-def test_the_targets_soft_capping_is_passed_on(tmp_path: Path) -> None:
-    native, _ = made(tiny.draft_config(), tmp_path, target=replace(TARGET, softcap=30.0))
+def test_what_a_target_does_to_embeddings_and_logits_is_passed_on(tmp_path: Path) -> None:
+    target = replace(TARGET, softcap=30.0, embed_scale=5.5)
+    native, _ = made(tiny.draft_config(), tmp_path, target=target)
     assert native["dflash_config"]["final_logit_softcapping"] == 30.0
+    assert native["dflash_config"]["input_embedding_scale"] == 5.5
 
 
 @pytest.mark.parametrize("config", [tiny.draft_config(), dspark_config()])
