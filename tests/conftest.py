@@ -18,15 +18,21 @@ if TYPE_CHECKING:
 # the processes that tests start.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Names the folder of the engines' environments.
+ENGINES = "SPECFORGE_DSTILL_ENGINES"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked ``gpu`` are skipped where there is none."""
-    if torch.cuda.is_available():
-        return
+    """Tests marked ``gpu`` or ``serving`` are skipped where there is none."""
+    missing = {}
+    if not torch.cuda.is_available():
+        missing["gpu"] = "no GPU here"
+    if ENGINES not in os.environ:
+        missing["serving"] = "run by make test-serving"
     for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="no GPU here"))
+        for marker, reason in missing.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")

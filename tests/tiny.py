@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 VOCAB = 64
 HIDDEN = 32
+HEAD_DIM = 8
 BLOCK_SIZE = 8
 LAYERS = [1, 2]
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"]
@@ -26,9 +27,9 @@ CHAT_TEMPLATE = (
 )
 
 
-def save_target(folder: Path, *, seed: int = 0) -> Path:
+def save_target(folder: Path, *, seed: int = 0, head_dim: int = HEAD_DIM) -> Path:
     """A random Qwen3 target with a word-level tokenizer, saved as a Hugging Face folder."""
-    target_model(seed=seed).save_pretrained(folder)
+    target_model(seed=seed, head_dim=head_dim).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
 
@@ -39,6 +40,7 @@ def target_model(
     vocab_size: int = VOCAB,
     max_position_embeddings: int = 512,
     initializer_range: float = 0.3,
+    head_dim: int = HEAD_DIM,
 ) -> Qwen3ForCausalLM:
     """The random target itself."""
     torch.manual_seed(seed)
@@ -49,7 +51,7 @@ def target_model(
         num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=8,
+        head_dim=head_dim,
         max_position_embeddings=max_position_embeddings,
         tie_word_embeddings=False,
         bos_token_id=1,
@@ -91,7 +93,10 @@ HEADS = ("none", "vanilla", "gated", "rnn")
 
 
 def draft_config(
-    *, layer_types: tuple[str, ...] = ("full_attention",) * 2, head: str | None = None
+    *,
+    layer_types: tuple[str, ...] = ("full_attention",) * 2,
+    head: str | None = None,
+    head_dim: int = HEAD_DIM,
 ) -> dict[str, Any]:
     """A two-layer DFlash drafter for the tiny target; with a Markov ``head`` a DSpark one."""
     sliding = "sliding_attention" in layer_types
@@ -104,7 +109,7 @@ def draft_config(
         "num_hidden_layers": len(layer_types),
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 8,
+        "head_dim": head_dim,
         "max_position_embeddings": 512,
         "rms_norm_eps": 1e-6,
         "num_target_layers": 4,

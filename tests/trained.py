@@ -24,7 +24,16 @@ from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.teacher import teacher_strategy
 from specforge_dstill.options import DstillOptions
 from tests.modes.support import make_batch
-from tests.tiny import LAYERS, MASK_ID, STOP_ID, WORDS, draft_config, save_target, write_json
+from tests.tiny import (
+    HEAD_DIM,
+    LAYERS,
+    MASK_ID,
+    STOP_ID,
+    WORDS,
+    draft_config,
+    save_target,
+    write_json,
+)
 
 STEPS = 4
 
@@ -67,16 +76,23 @@ class Case:
         ).eval()
 
 
-def make_case(folder: Path) -> Case:
+def make_case(
+    folder: Path,
+    *,
+    layer_types: tuple[str, ...] = ("full_attention",) * 2,
+    head_dim: int = HEAD_DIM,
+) -> Case:
     """Everything in ``folder``; takes some seconds."""
-    save_target(folder / "target")
+    save_target(folder / "target", head_dim=head_dim)
     case = Case(
         folder,
         targets.load_model(str(folder / "target"), dtype="float32", device="cpu"),
         targets.load_tokenizer(str(folder / "target")),
     )
-    write_json(folder / "draft.json", draft_config())
-    write_json(folder / "draft-spark.json", draft_config(head="rnn"))
+    config = draft_config(layer_types=layer_types, head_dim=head_dim)
+    write_json(folder / "draft.json", config)
+    spark = draft_config(layer_types=layer_types, head_dim=head_dim, head="rnn")
+    write_json(folder / "draft-spark.json", spark)
     run = {
         "model": {
             "target_model_path": str(folder / "target"),

@@ -9,6 +9,7 @@ import torch
 from specforge.modeling.auto import AutoDraftModel
 from specforge.training.model_loading import load_draft_config_source
 
+from specforge_dstill import cli
 from tests import tiny
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -64,3 +65,15 @@ def run_file(folder: Path, inputs: Path) -> Path:
     }
     # JSON is YAML.
     return tiny.write_json(folder / "dstill.yaml", content)
+
+
+def exported(folder: Path, inputs: Path, config: dict[str, Any], *words: str) -> Path:
+    """``folder/out``, exported from a new checkpoint of ``config``; ``words`` go to the command."""
+    save_checkpoint(folder, config)
+    arguments = [
+        f"--config={run_file(folder, inputs)}",
+        f"--checkpoint={folder / 'student-step7'}",
+        f"--output-dir={folder / 'out'}",
+    ]
+    assert cli.main(["export", *arguments, *words]) == 0
+    return folder / "out"

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from specforge_dstill import cli
 from tests import tiny
 
-from .checkpoints import FULL, SLIDING, dspark_config, run_file, save_checkpoint, save_state
+from .checkpoints import FULL, SLIDING, dspark_config, exported, save_checkpoint, save_state
 
 CONFIGS = {
     "full": tiny.draft_config(),
@@ -27,17 +27,6 @@ CONFIGS = {
 @pytest.fixture(scope="module")
 def inputs(tiny_inputs: Path) -> Path:
     return tiny_inputs
-
-
-def exported(folder: Path, inputs: Path, config: dict[str, Any], *words: str) -> Path:
-    save_checkpoint(folder, config)
-    arguments = [
-        f"--config={run_file(folder, inputs)}",
-        f"--checkpoint={folder / 'student-step7'}",
-        f"--output-dir={folder / 'out'}",
-    ]
-    assert cli.main(["export", *arguments, *words]) == 0
-    return folder / "out"
 
 
 def check(out: Path, *words: str, config: bool = True) -> int:
