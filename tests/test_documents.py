@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,11 +50,17 @@ def servers() -> Iterator[dict[str, Fake]]:
         yield {"--plain-server": plain, "--server": drafting, "--base-url": plain}
 
 
-def test_the_readmes_commands_in_their_order(world: Path, servers: dict[str, Fake]) -> None:
-    run = 0
+def test_the_readmes_commands_in_their_order(
+    world: Path, servers: dict[str, Fake], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, printed = 0, ""
     for words in fenced(ROOT / "README.md"):
         if words[0] == "make":
             assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text()
+            continue
+        printed += capsys.readouterr().out
+        if words[0] in ("python", "vllm"):  # an engine's: as export printed it
+            assert shlex.join(words) in printed
             continue
         at = dict(zip(words[1:], words[:-1], strict=True))
         words = [
