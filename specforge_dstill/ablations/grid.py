@@ -36,6 +36,7 @@ _TAKEN = {
 #: Sections of ours that a mode's training has no use for.
 _UNREAD: dict[Mode, tuple[str, ...]] = {
     "dflash": ("dstill.teacher.", "dstill.student.", "dstill.collect."),
+    "dspark": ("dstill.teacher.", "dstill.student.", "dstill.collect."),
     "dstill_teacher": ("dstill.student.", "dstill.collect."),
     "dstill_student": ("dstill.teacher.",),
 }

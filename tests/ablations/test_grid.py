@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from specforge_dstill.ablations.grid import read_grid
+from specforge_dstill.ablations.grid import Mode, read_grid
 from specforge_dstill.errors import UserError
 from tests.ablations.grids import VARIANTS, grid
 
@@ -37,7 +37,7 @@ MISTAKES = [
     ({"jobs": 0}, "jobs: 0 is not allowed"),
     ({"reference": "other"}, "there is no variant other"),
     ({"variants": one(form="teacher")}, "variants.mine.form: unknown option; did you mean"),
-    ({"variants": one(mode="eagle3")}, "'dflash', 'dstill_teacher' or 'dstill_student'"),
+    ({"variants": one(mode="eagle3")}, "'dflash', 'dspark', 'dstill_teacher' or 'dstill_student'"),
     ({"variants": one()}, "variants.mine.from: name the variant whose records it learns"),
     ({"variants": one(**{"from": "nobody"})}, "variants.mine.from: there is no variant nobody"),
     ({"variants": one(**{"from": "mine"})}, "mine <- mine"),
@@ -87,3 +87,9 @@ def test_a_grid_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").touch()
     with pytest.raises(UserError, match="a grid file holds run:, seeds:"):
         read_grid(tmp_path / "empty.yaml")
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+def test_a_variant_of_every_mode(tmp_path: Path, mode: str) -> None:
+    mine = {"mode": mode, "from": "teacher", "training.num_epochs": 2}
+    assert grid(tmp_path, variants={**VARIANTS, "mine": mine}).variants["mine"].mode == mode
