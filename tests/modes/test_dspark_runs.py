@@ -106,6 +106,18 @@ def test_a_stopped_run_resumes_to_the_same_weights(spark: Spark, tmp_path: Path,
     assert same_weights(draft_of(tmp_path / last), draft_of(whole / last))
 
 
+@pytest.mark.parametrize("mode", ["dspark", "dstill_teacher", "dstill_student"])
+def test_blocks_are_scored_while_training(vanilla: Path, tmp_path: Path, mode: str) -> None:
+    """In SpecForge's own DSpark mode, too: by our decoding, at every position of a block."""
+    held_out = tiny.save_features(tmp_path / "held", samples=3, seed=5, last=True)
+    words = [f"data.eval_hidden_states_path={held_out}", "training.eval_interval=3"]
+    outcome = train(vanilla, mode, *words, f"output_dir={tmp_path / 'out'}")
+    assert outcome.status == 0, outcome.err
+    for name in ("eval/tau_1", "eval/tau_3"):
+        assert name in outcome.out
+    assert (tmp_path / f"out/{mode}-best").exists()
+
+
 def test_two_ranks_train_and_collect_as_one(inputs: Path, tmp_path: Path) -> None:
     config = {"model__draft_model_config": str(inputs / "rnn.json")}
     one, two = tmp_path / "one", tmp_path / "two"

@@ -172,6 +172,24 @@ def test_sampled_answers(case: Case, tmp_path: Path, rule: str) -> None:
     assert found.results["details"]["top_p"] == 0.9
 
 
+def test_a_dspark_drafter_and_its_least_confidence(case: Case, tmp_path: Path) -> None:
+    """One position more than the draft config's block size; the same answers, in more rounds."""
+    draft = f"model.draft_model_config={case.folder / 'draft-spark.json'}"
+    chosen = [*words(case, drafters=("spark:1",)), "--limit=4", draft]
+    whole = run(case, tmp_path / "whole", *chosen)
+    replayed = run(case, tmp_path / "whole", *chosen, route="--replay").report
+    assert whole.report.block_size == replayed.block_size == BLOCK_SIZE + 1
+    assert [s.tau for s in whole.report.scores] == [s.tau for s in replayed.scores]
+    cut = run(case, tmp_path / "cut", *chosen, "--min-confidence=0.7")
+    assert tokens(whole) == tokens(cut)
+    assert cut.results["details"]["min_confidence"] == 0.7
+    assert "min_confidence" not in whole.results["details"]
+    rounds = [
+        len(w.accepted) for found in (whole, cut) for w in found.report.scores[0].walks["one"]
+    ]
+    assert sum(rounds[:4]) < sum(rounds[4:])
+
+
 def tokens(found: Run) -> list[Any]:
     paths = sorted((found.folder / "decoded").glob("*.json"))
     contents = [json.loads(path.read_text()) for path in paths if path.name != "settings.json"]
@@ -188,6 +206,9 @@ def tokens(found: Run) -> list[Any]:
         (["--temperature=-1"], "--rule compare: temperature must be at least 0, got -1.0"),
         (["--top-p=0"], "top_p must be above 0"),
         (["--rule=reject", "--temperature=1"], f"which {STEPS} passes do not give; compare"),
+        (["--min-confidence=0.5"], "--min-confidence is for drafts of one pass; give --steps 1"),
+        (["--min-confidence=2", "--steps=1"], "--min-confidence 2: a probability lies between"),
+        (["--min-confidence=0.5", "--steps=1"], "needs drafters with a confidence head"),
         (["--answers=x"], "--answers belongs to --replay"),
         (["--replay"], "say how to measure"),
     ],
