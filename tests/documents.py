@@ -35,10 +35,13 @@ def fenced(path: Path) -> Iterator[list[str]]:
 
 
 def ours(text: str) -> Iterator[list[str]]:
-    """Our commands in any text: its lines that begin with one. Those with an ellipsis are left."""
+    """Our commands in any text: its lines that begin with one.
+
+    Those with an ellipsis are left, and a script's with variables, which its own test runs.
+    """
     for line in _joined(text):
         found = _OURS.match(line)
-        if found and "…" not in found[1]:
+        if found and not {"…", "$"} & set(found[1]):
             # Beside a command an example may say, after some spaces, what it is for.
             command = re.split(r"\s{3,}(?=[^-\s])", found[1])[0]
             yield shlex.split(_ASSIGNED.sub("", command), comments=True)

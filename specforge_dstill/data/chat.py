@@ -233,7 +233,7 @@ def _renderer(tokenizer: Any, kwargs: Mapping[str, Any], name: str) -> Render:
     def render(messages: Sequence[Message], add_generation_prompt: bool) -> str:
         try:
             return tokenizer.apply_chat_template(
-                [m.for_template() for m in messages],
+                [_shown(m) for m in messages],
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 **kwargs,
@@ -244,6 +244,13 @@ def _renderer(tokenizer: Any, kwargs: Mapping[str, Any], name: str) -> Render:
             ) from error
 
     return render
+
+
+def _shown(message: Message) -> dict[str, str]:
+    """A message under every name that templates have for its parts: GPT-OSS says "thinking"."""
+    parts = message.for_template()
+    reasoning = parts.get("reasoning_content")
+    return parts if reasoning is None else {**parts, "thinking": reasoning}
 
 
 def prompt_tokens(

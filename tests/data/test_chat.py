@@ -50,6 +50,31 @@ def test_every_turn_is_scored(tokenizer: Any) -> None:
     assert last.input_ids[last.loss_mask.bool()].tolist() == [13, 14, END]
 
 
+# As GPT-OSS's own: the reasoning is "thinking", and shown of the last answer only.
+HARMONY = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.role == 'assistant' and loop.last and m.thinking is defined %}"
+    "{{ 'w8 ' + m.thinking + ' w9 ' }}{% endif %}"
+    "{{ m.content + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_reasoning_is_scored_with_its_answer_where_the_template_calls_it_thinking() -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = HARMONY
+    messages = (
+        Message("user", "w0"),
+        Message("assistant", "w1", "w2"),
+        Message("user", "w3"),
+        Message("assistant", "w4", "w5 w6"),
+    )
+    sample = encoder(tokenizer)(Conversation("c", messages))
+    scored = sample.input_ids[sample.loss_mask.bool()].tolist()
+    assert scored[-6:] == [18, 15, 16, 19, 14, END]
+    assert 12 not in sample.input_ids.tolist()
+
+
 def test_an_answer_cut_off_has_no_stop_token(tokenizer: Any) -> None:
     sample = encoder(tokenizer)(talk("w0", "w1 w2", cut=True))
     assert sample.input_ids[sample.loss_mask.bool()].tolist() == [11, 12]
