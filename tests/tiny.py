@@ -97,6 +97,7 @@ def draft_config(
     layer_types: tuple[str, ...] = ("full_attention",) * 2,
     head: str | None = None,
     head_dim: int = HEAD_DIM,
+    window: int = 6,
 ) -> dict[str, Any]:
     """A two-layer DFlash drafter for the tiny target; with a Markov ``head`` a DSpark one."""
     sliding = "sliding_attention" in layer_types
@@ -116,7 +117,7 @@ def draft_config(
         "block_size": BLOCK_SIZE,
         "layer_types": list(layer_types),
         "use_sliding_window": sliding,
-        "sliding_window": 6 if sliding else None,
+        "sliding_window": window if sliding else None,
         "tie_word_embeddings": False,
         "initializer_range": 0.2,
         "dflash_config": {"target_layer_ids": LAYERS, "mask_token_id": MASK_ID},

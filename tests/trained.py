@@ -76,23 +76,17 @@ class Case:
         ).eval()
 
 
-def make_case(
-    folder: Path,
-    *,
-    layer_types: tuple[str, ...] = ("full_attention",) * 2,
-    head_dim: int = HEAD_DIM,
-) -> Case:
-    """Everything in ``folder``; takes some seconds."""
+def make_case(folder: Path, *, head_dim: int = HEAD_DIM, **shape: Any) -> Case:
+    """Everything in ``folder``; takes some seconds. ``shape`` is of the draft configs."""
     save_target(folder / "target", head_dim=head_dim)
     case = Case(
         folder,
         targets.load_model(str(folder / "target"), dtype="float32", device="cpu"),
         targets.load_tokenizer(str(folder / "target")),
     )
-    config = draft_config(layer_types=layer_types, head_dim=head_dim)
-    write_json(folder / "draft.json", config)
-    spark = draft_config(layer_types=layer_types, head_dim=head_dim, head="rnn")
-    write_json(folder / "draft-spark.json", spark)
+    for name, head in (("draft", None), ("draft-spark", "rnn")):
+        config = draft_config(head=head, head_dim=head_dim, **shape)
+        write_json(folder / f"{name}.json", config)
     run = {
         "model": {
             "target_model_path": str(folder / "target"),

@@ -48,6 +48,12 @@ def launches(
 
 def unserved(facts: DraftFacts, target: TargetFacts) -> dict[str, str]:
     """By engine, why it cannot serve the drafter in any layout; {} when both may."""
+    if facts.window is not None and facts.window < facts.block_size:
+        reason = (
+            f"its window of {facts.window} is smaller than its block of {facts.block_size}: it was "
+            "trained to see its block whole, engines cut the block by the window, too"
+        )
+        return {"SGLang": reason, "vLLM": reason}
     last = target.layers - 1
     if last not in facts.layer_ids:
         return {}

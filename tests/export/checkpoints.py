@@ -13,6 +13,8 @@ from specforge_dstill import cli
 from tests import tiny
 
 SLIDING, FULL = "sliding_attention", "full_attention"
+#: Of sliding layers, no smaller than a block.
+WINDOW = 12
 DSPARK = {
     "projector_type": "dspark",
     "markov_rank": 4,

@@ -14,13 +14,16 @@ from safetensors.torch import load_file, save_file
 from specforge_dstill import cli
 from tests import tiny
 
-from .checkpoints import FULL, SLIDING, dspark_config, exported, save_checkpoint, save_state
+from .checkpoints import FULL, SLIDING, WINDOW, dspark_config, exported, save_checkpoint, save_state
 
 CONFIGS = {
     "full": tiny.draft_config(),
-    "sliding": tiny.draft_config(layer_types=(SLIDING, SLIDING)),
-    "mixed": tiny.draft_config(layer_types=(SLIDING, FULL)),
-    "not causal": {**tiny.draft_config(layer_types=(SLIDING, SLIDING)), "is_causal": False},
+    "sliding": tiny.draft_config(layer_types=(SLIDING, SLIDING), window=WINDOW),
+    "mixed": tiny.draft_config(layer_types=(SLIDING, FULL), window=WINDOW),
+    "not causal": {
+        **tiny.draft_config(layer_types=(SLIDING, SLIDING), window=WINDOW),
+        "is_causal": False,
+    },
 }
 
 

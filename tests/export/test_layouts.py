@@ -18,7 +18,7 @@ from specforge_dstill.export.layouts import native_config, speculators_config, t
 from specforge_dstill.export.target_facts import TargetFacts
 from tests import tiny
 
-from .checkpoints import FULL, SLIDING, dspark_config
+from .checkpoints import FULL, SLIDING, WINDOW, dspark_config
 
 TARGET = TargetFacts(
     "org/target", 4, tiny.HIDDEN, tiny.VOCAB, 1024, ("Qwen3ForCausalLM",), None, None, "hash"
@@ -211,12 +211,15 @@ def test_each_engine_counts_in_its_own_way(tmp_path: Path) -> None:
 
 
 def test_what_an_engine_cannot_serve_is_said(tmp_path: Path) -> None:
-    _, mixed = made(tiny.draft_config(layer_types=(SLIDING, FULL)), tmp_path)
+    _, mixed = made(tiny.draft_config(layer_types=(SLIDING, FULL), window=WINDOW), tmp_path)
     sglang, vllm = launches(mixed, layout="native", folder="d", target=TARGET)
     assert str(vllm.command).startswith("VLLM_USE_V2_MODEL_RUNNER=1 ")
     assert "GPU" in vllm.notes[0]
     assert not sglang.notes
-    config = {**tiny.draft_config(layer_types=(SLIDING, SLIDING)), "is_causal": False}
+    config = {
+        **tiny.draft_config(layer_types=(SLIDING, SLIDING), window=WINDOW),
+        "is_causal": False,
+    }
     _, unusual = made(config, tmp_path)
     assert "0.5.14" in launches(unusual, layout="native", folder="d", target=TARGET)[0].notes[0]
     for launch in launches(mixed, layout="hf", folder="d", target=TARGET):
@@ -231,3 +234,13 @@ def test_no_engine_is_named_for_a_drafter_of_the_targets_last_layer(tmp_path: Pa
     for launch in launches(facts, layout="native", folder="d", target=TARGET):
         assert launch.command is None
         assert "last layer, 3" in launch.notes[0]
+
+
+def test_no_engine_is_named_for_a_window_smaller_than_a_block(tmp_path: Path) -> None:
+    """Training lets a block see itself whole, engines cut it by the window, too."""
+    _, facts = made(tiny.draft_config(layer_types=(SLIDING, FULL), window=7), tmp_path)
+    for launch in launches(facts, layout="native", folder="d", target=TARGET):
+        assert launch.command is None
+        assert "window of 7" in launch.notes[0]
+    _, facts = made(tiny.draft_config(layer_types=(SLIDING, FULL), window=8), tmp_path)
+    assert launches(facts, layout="native", folder="d", target=TARGET)[0].command

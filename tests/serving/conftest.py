@@ -9,9 +9,9 @@ import pytest
 
 from specforge_dstill import cli
 from tests.conftest import ENGINES
+from tests.export.checkpoints import FULL, SLIDING, WINDOW
 from tests.trained import Case, make_case
 
-SLIDING, FULL = "sliding_attention", "full_attention"
 KINDS = {"full": (FULL, FULL), "sliding": (SLIDING, SLIDING), "mixed": (SLIDING, FULL)}
 
 
@@ -25,11 +25,12 @@ def engines() -> Path:
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     """By kind of drafter, a case with ``exported/`` and, where that can be, ``speculators/``.
 
-    Its heads are 32 wide: vLLM has no smaller ones on a CPU.
+    Its heads are 32 wide, for vLLM has no smaller ones on a CPU, and its windows hold a block.
     """
     made = {}
     for kind, layer_types in KINDS.items():
-        made[kind] = make_case(tmp_path_factory.mktemp(kind), layer_types=layer_types, head_dim=32)
+        folder = tmp_path_factory.mktemp(kind)
+        made[kind] = make_case(folder, head_dim=32, layer_types=layer_types, window=WINDOW)
         export(made[kind], "native", "exported")
         if kind != "mixed":
             export(made[kind], "speculators", "speculators")

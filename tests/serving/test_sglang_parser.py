@@ -12,17 +12,16 @@ import pytest
 from transformers import AutoConfig
 
 from tests import tiny
-from tests.export.checkpoints import FULL, SLIDING, dspark_config, exported
+from tests.export.checkpoints import FULL, SLIDING, WINDOW, dspark_config, exported
 
 pytestmark = pytest.mark.serving
 
 OLD, NEW = "0.5.14", "0.5.23"
 KINDS = {
     "full": tiny.draft_config(),
-    "sliding": tiny.draft_config(layer_types=(SLIDING, SLIDING)),
-    "mixed": tiny.draft_config(layer_types=(SLIDING, FULL)),
+    "sliding": tiny.draft_config(layer_types=(SLIDING, SLIDING), window=WINDOW),
+    "mixed": tiny.draft_config(layer_types=(SLIDING, FULL), window=WINDOW),
 }
-WINDOW = tiny.draft_config(layer_types=("sliding_attention",))["sliding_window"]
 
 
 class AttentionType(enum.Enum):
