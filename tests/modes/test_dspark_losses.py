@@ -29,6 +29,7 @@ from tests.modes.support import (
     collect_in_memory,
     make_drafter,
     make_sample,
+    roll,
 )
 
 CLOSE: dict[str, float] = {"atol": 1e-5, "rtol": 1e-4}
@@ -156,3 +157,19 @@ def test_the_position_without_a_slot_is_always_to_be_predicted() -> None:
         assert blocks.inputs.shape[1] == last + 1
         assert torch.equal(blocks.supervised[:, last], blocks.scored[:, last])
         assert not blocks.supervised[:, 1:last].all()
+
+
+@pytest.mark.parametrize("head", tiny.HEADS)
+def test_half_precision_comes_close(head: str) -> None:
+    """bfloat16 keeps 8 bits; losses are summed in float32."""
+    sample, losses = make_sample(30, seed=2), []
+    for dtype in (torch.float32, torch.bfloat16):
+        drafter = make_drafter(head=head).to(dtype)
+        step = BlockStep(drafter, DstillOptions(), SHARES)
+        _, loss = step([teacher_blocks(drafter, sample)], sample)
+        assert loss.numerator.dtype == torch.float32
+        assert all(g.isfinite().all() for g in gradients(loss.numerator, drafter).values())
+        features = {**sample, HIDDEN: sample[HIDDEN].to(dtype)}
+        assert roll(drafter, features, torch.tensor([8])).endpoint.shape == (1, 9)
+        losses.append(loss.numerator.item())
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
