@@ -87,7 +87,7 @@ class Compared:
 def compare(
     name: str, exported: Path, *, run: Any, prompts: Prompts, engines: Path, max_new_tokens: int
 ) -> Compared:
-    """Measure a drafter in all engines; a mixed one not in vLLM, which needs a GPU for it."""
+    """Measure a drafter in all engines that take it, on a CPU."""
     target, python = Path(run.config.model.target_model_path), engines / "bin" / "python"
     folder = Folder.read(exported)
     with redirect_stdout(sys.stderr):
@@ -102,9 +102,9 @@ def compare(
         model, drafter, folder.facts.layer_ids, prompts, max_new_tokens=max_new_tokens
     )
     others = []
-    if folder.layout == NATIVE:
+    if folder.layout == NATIVE and not folder.facts.markov:
         others.append(in_dflash(python, target, exported, prompts, max_new_tokens=max_new_tokens))
-    if not folder.facts.is_mixed:
+    if not folder.facts.needs_gpu_in_vllm:
         log = Path(f"{name}-vllm.log")
         with vllm_server(python, target, exported, drafted=folder.facts.drafted, log=log) as url:
             others.append(ask_vllm(url, prompts.messages, max_new_tokens=max_new_tokens))

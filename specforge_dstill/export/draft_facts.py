@@ -95,6 +95,11 @@ class DraftFacts:
         return len(set(self.layer_types)) > 1
 
     @property
+    def needs_gpu_in_vllm(self) -> bool:
+        """Whether vLLM serves it with its second runner only, which has no CPU build."""
+        return self.is_mixed or self.markov is not None
+
+    @property
     def needs_is_causal(self) -> bool:
         """Whether it would draft worse in an engine that does not read ``is_causal``."""
         ordinary = {kind == SLIDING for kind in self.layer_types}

@@ -90,8 +90,7 @@ def _vllm(facts: DraftFacts, *, folder: str, target: str) -> Launch:
     }
     words = ["vllm", "serve", target, "--speculative-config", json.dumps(speculative)]
     command, notes = shlex.join(words), tuple(_vllm_notes(facts))
-    # Its first runner has one group of keys and values a drafter.
-    runner = "VLLM_USE_V2_MODEL_RUNNER=1 " if facts.is_mixed or facts.markov else ""
+    runner = "VLLM_USE_V2_MODEL_RUNNER=1 " if facts.needs_gpu_in_vllm else ""
     return Launch("vLLM", runner + command, notes)
 
 

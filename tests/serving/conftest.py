@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.conftest import ENGINES
 from tests.export.checkpoints import FULL, SLIDING, WINDOW
 from tests.trained import Case, make_case
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "serving"
 KINDS = {"full": (FULL, FULL), "sliding": (SLIDING, SLIDING), "mixed": (SLIDING, FULL)}
 
 
@@ -45,3 +48,14 @@ def export(case: Case, layout: str, output: str) -> None:
         f"--output-dir={case.folder / output}",
     ]
     assert cli.main(["export", *words]) == 0
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The example's module, which imports its neighbours by their bare names."""
+    monkeypatch.syspath_prepend(EXAMPLE)
+    for name in ("answers", "here", "in_vllm", "run"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import run
+
+    return run

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.trained import Case
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "serving"
 
 pytestmark = pytest.mark.serving
 
@@ -27,6 +25,7 @@ pytestmark = pytest.mark.serving
 def test_every_engine_drafts_as_we_do(
     cases: dict[str, Case],
     engines: Path,
+    example: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     kind: str,
@@ -36,12 +35,7 @@ def test_every_engine_drafts_as_we_do(
     """The example ends with 1 when tokens, rounds or counts differ. vLLM has no mixed one here."""
     case = cases[kind]
     monkeypatch.chdir(case.folder)
-    monkeypatch.syspath_prepend(EXAMPLE)
-    for name in ("answers", "here", "in_vllm", "run"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    import run
-
-    status = run.main(
+    status = example.main(
         [
             f"--config={case.run_file}",
             f"--prompts={case.folder / 'one.jsonl'}",
