@@ -26,6 +26,7 @@ from specforge_dstill.mode_names import ALL_MODES, DSTILL_MODES, SPECFORGE_MODES
 from specforge_dstill.runfile import load_run, merge
 from specforge_dstill.train import main, parse
 from tests import tiny
+from tests.modes.running import STREAMING
 
 OFFLINE: dict[str, Any] = {
     "model": {"target_model_path": "Org/target", "draft_model_config": "draft"},
@@ -34,16 +35,7 @@ OFFLINE: dict[str, Any] = {
 ONLINE: dict[str, Any] = {
     "model": {**OFFLINE["model"], "vocab_mapping_path": "vocab.pt"},
     "data": {"prompts_path": "prompts.jsonl"},
-    "deployment": {
-        "mode": "disaggregated",
-        "disaggregated": {
-            "control_dir": "control",
-            "backend": "mooncake",
-            "server_urls": ["http://127.0.0.1:30000"],
-            "mooncake_metadata_server": "http://127.0.0.1:1/metadata",
-            "mooncake_master_server_addr": "127.0.0.1:2",
-        },
-    },
+    "deployment": STREAMING,
 }
 
 

@@ -26,6 +26,17 @@ ROOT = Path(__file__).parents[2]
 ERROR = "specforge-dstill: error: "
 # A student whose teacher rolls out in its steps.
 ONLINE = ("dstill.trajectories=online", "output_dir=out/online")
+# The `deployment:` of a run whose features capture servers stream; none is started by planning.
+STREAMING: dict[str, Any] = {
+    "mode": "disaggregated",
+    "disaggregated": {
+        "control_dir": "control",
+        "backend": "mooncake",
+        "server_urls": ["http://127.0.0.1:30000"],
+        "mooncake_metadata_server": "http://127.0.0.1:1/metadata",
+        "mooncake_master_server_addr": "127.0.0.1:2",
+    },
+}
 _PROCESS_GROUP = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 
 

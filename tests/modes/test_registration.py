@@ -20,19 +20,8 @@ from specforge_dstill.options import DstillOptions, parse_options
 from specforge_dstill.runfile import load_run
 from tests import tiny
 from tests.modes.conftest import Stages
-from tests.modes.running import write_run
+from tests.modes.running import STREAMING, write_run
 from tests.modes.support import make_sample
-
-STREAMING: dict[str, Any] = {
-    "mode": "disaggregated",
-    "disaggregated": {
-        "control_dir": "control",
-        "backend": "mooncake",
-        "server_urls": ["http://127.0.0.1:30000"],
-        "mooncake_metadata_server": "http://127.0.0.1:1/metadata",
-        "mooncake_master_server_addr": "127.0.0.1:2",
-    },
-}
 
 
 def config_for(folder: Path, inputs: Path, mode: str, *words: str, **changes: Any) -> Any:

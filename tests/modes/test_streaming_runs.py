@@ -18,7 +18,7 @@ from specforge.training import disaggregated
 
 from specforge_dstill.runfile import merge, read_document
 from tests.modes.conftest import Stages
-from tests.modes.running import draft_of, same_weights, train, write_run
+from tests.modes.running import STREAMING, draft_of, same_weights, train, write_run
 from tests.modes.support import make_sample
 
 SAMPLES = 8
@@ -26,16 +26,7 @@ STREAMED: dict[str, Any] = {
     "data": {"hidden_states_path": "", "prompts_path": "prompts.jsonl"},
     "training": {"max_steps": 2},
     "dstill": {"trajectories": "online"},
-    "deployment": {
-        "mode": "disaggregated",
-        "disaggregated": {
-            "control_dir": "control",
-            "backend": "mooncake",
-            "server_urls": ["http://127.0.0.1:30000"],
-            "mooncake_metadata_server": "http://127.0.0.1:1/metadata",
-            "mooncake_master_server_addr": "127.0.0.1:2",
-        },
-    },
+    "deployment": STREAMING,
 }
 
 
