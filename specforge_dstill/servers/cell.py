@@ -137,16 +137,19 @@ def _counted(client: Client, before: Snapshot, turns: Sequence[Answered]) -> Dra
     # A request that got no answer in time is aborted, and counts as finished.
     sent = len(turns) + sum(turn.retried for turn in turns)
     found = after.counters.finished - start.finished
-    if found < sum(turn.request is not None for turn in turns):
+    drafted = _between(start.drafted, after.counters.drafted)
+    fell = drafted is not None and min(drafted.rounds, drafted.accepted) < 0
+    if fell or found < sum(turn.request is not None for turn in turns):
         raise UserError(f"{client.endpoint.url}: its counters were reset in between; {_AGAIN}")
     if found > sent:
         raise UserError(_others(client, f"it finished {found} requests, {sent} of them ours"))
-    if start.drafted is None or after.counters.drafted is None:
+    return drafted
+
+
+def _between(start: Drafted | None, end: Drafted | None) -> Drafted | None:
+    if start is None or end is None:
         return None
-    return Drafted(
-        after.counters.drafted.rounds - start.drafted.rounds,
-        after.counters.drafted.accepted - start.drafted.accepted,
-    )
+    return Drafted(end.rounds - start.rounds, end.accepted - start.accepted)
 
 
 _AGAIN = "this cell is not kept, run the same command to measure it again"

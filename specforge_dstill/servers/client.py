@@ -19,6 +19,8 @@ from specforge_dstill.servers.engines import Engine
 #: Seconds before a failed request is sent again.
 PAUSES = (1.0, 4.0, 16.0)
 _EFFORT = "reasoning_effort"
+#: What reading an object of another shape gives.
+_NOT_AS_EXPECTED = (LookupError, TypeError, AttributeError, ValueError, OverflowError)
 _UNKNOWN, _BUSY, _BROKEN = 404, 429, 500
 
 
@@ -85,9 +87,9 @@ class Client:
             if reply.status in REFUSED:
                 yield Answered(name, None, reply.message, retried)
                 return
-            content = reply.json()
-            yield Answered(name, self._request(content, name, seconds), retried=retried)
-            talk.append(Message("assistant", content["choices"][0]["message"]["content"] or ""))
+            request, answer = self._read(reply.json(), name, seconds)
+            yield Answered(name, request, retried=retried)
+            talk.append(Message("assistant", answer))
 
     def _body(
         self, talk: Sequence[Message], sampling: Sampling, max_tokens: int, salt: str
@@ -107,18 +109,21 @@ class Client:
             body[_EFFORT] = self.template_kwargs[_EFFORT]
         return body
 
-    def _request(self, content: Mapping[str, Any], name: str, seconds: float) -> Request:
+    def _read(self, content: Mapping[str, Any], name: str, seconds: float) -> tuple[Request, str]:
+        """A completion's numbers and its text. Errors: ``UserError`` for what is none."""
         try:
             tokens = int(content["usage"]["completion_tokens"])
+            answer = str(content["choices"][0]["message"]["content"] or "")
             drafted = self.engine.of_answer(content)
-        except (KeyError, IndexError, TypeError) as error:
+            rounds, accepted = (drafted.rounds, drafted.accepted) if drafted else (None, None)
+            if min(tokens, rounds or 0, accepted or 0) < 0:
+                raise ValueError("a count below 0")
+        except _NOT_AS_EXPECTED as error:
             raise UserError(
                 f"{self.endpoint.url}: the answer to {name!r} is no chat completion of "
-                f"{self.engine.name} ({error!r} is missing)"
+                f"{self.engine.name} ({error!r})"
             ) from error
-        if drafted is None:
-            return Request(name, tokens, seconds)
-        return Request(name, tokens, seconds, drafted.rounds, drafted.accepted)
+        return Request(name, tokens, seconds, rounds, accepted), answer
 
     def _send(self, body: dict[str, Any], name: str) -> tuple[Reply, float, int]:
         """The reply, the seconds that it took, and how often the request was sent again."""

@@ -89,12 +89,15 @@ def model_name(endpoint: Endpoint, wanted: str | None) -> str:
     rows = reply.json().get("data")
     if reply.status != OK or not isinstance(rows, list):
         raise UserError(f"{endpoint.url}: is no OpenAI-compatible server (no /v1/models)")
+    rows = [row for row in rows if isinstance(row, Mapping) and "id" in row]
     names = [str(row["id"]) for row in rows]
     # Adapters name the model that they are on.
     own = [str(row["id"]) for row in rows if not row.get("parent")]
     if wanted is None and len(own) == 1:
         return own[0]
     if wanted not in names:
+        if not names:
+            raise UserError(f"{endpoint.url}: serves no model (/v1/models names none)")
         told = "several models are served" if wanted is None else f"no model {wanted!r} is served"
         raise UserError(f"{endpoint.url}: {told}; choose with --model: {', '.join(names)}")
     return wanted

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, ClassVar
 
 from specforge_dstill.errors import UserError
@@ -27,12 +29,16 @@ _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{.*\})?\s+(\S+)(?:\s+\d+)?\s*")
 
 
 def read_metrics(text: str) -> dict[str, float]:
-    """Prometheus' text format: each name's sum over its labels (engines, reasons of an end)."""
+    """Prometheus' text format: each name's sum over its labels (engines, reasons of an end).
+
+    Values that are no finite number are left out.
+    """
     found: dict[str, float] = {}
     for line in text.splitlines():
         match = None if line.startswith("#") else _SAMPLE.fullmatch(line)
-        if match:
-            found[match[1]] = found.get(match[1], 0.0) + float(match[2])
+        with suppress(ValueError):
+            if match and isfinite(value := float(match[2])):
+                found[match[1]] = found.get(match[1], 0.0) + value
     return found
 
 
@@ -77,7 +83,7 @@ class VLLM:
     def snapshot(self) -> Snapshot:
         found = _metrics(self.endpoint)
         drafted = None
-        if _DRAFTS in found:
+        if _DRAFTS in found and _ACCEPTED in found:
             drafted = Drafted(int(found[_DRAFTS]), int(found[_ACCEPTED]))
         running = int(sum(found.get(name, 0) for name in _RUNNING))
         counters = Counters(drafted, int(found[_FINISHED]), running)

@@ -20,6 +20,7 @@ from specforge_dstill.evaluation.report import Report
 from specforge_dstill.evaluation.serving_text import serving_text
 from specforge_dstill.files import make_folder, write_atomically, writing
 from specforge_dstill.reporting.facts import template_warnings
+from specforge_dstill.stopping import ending_though_stuck
 from specforge_dstill.verbs.decode import REJECT, DecodeRoute
 from specforge_dstill.verbs.evaluate_options import (
     DECODE,
@@ -71,6 +72,7 @@ requests of others are noticed and refused; for intervals of τ start it with
 REPLAYED = ("results.json", "table.txt", "acceptance.png")
 DECODED = ("decoding.json", "decoding.txt", "decoding.png")
 SERVED = ("servers.json", "servers.txt")
+_STOP_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -208,7 +210,9 @@ def run(args: argparse.Namespace) -> int:
 def _run_servers(args: argparse.Namespace) -> int:
     """Measure, print the table of all that is in the results, write it beside them."""
     results, table = (args.output / name for name in SERVED)
-    report = ServersRoute.of(args).measure(results)
+    # A stop does not wait for answers under way: cells are kept whole or not at all.
+    with ending_though_stuck(say, grace_s=_STOP_S):
+        report = ServersRoute.of(args).measure(results)
     for warning in template_warnings(report.details):
         say(warning)
     text = serving_text(report)

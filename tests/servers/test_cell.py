@@ -187,7 +187,35 @@ def test_others_on_the_server_are_noticed(vllm: Fake) -> None:
         run(vllm)
 
 
-def test_an_answer_of_another_shape(vllm: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Fake, "answer", lambda self, body: {"choices": []})
+def test_drafts_that_fell_are_noticed(vllm: Fake) -> None:
+    def fall(body: dict[str, Any]) -> None:
+        if body["max_completion_tokens"] == 300:
+            vllm.rounds = 0
+
+    vllm.rounds, vllm.before = 10_000, fall
+    with pytest.raises(UserError, match="its counters were reset in between"):
+        run(vllm)
+
+
+_CHOICE = {"message": {"content": "yes"}}
+_USAGE = {"completion_tokens": 3}
+SHAPES: list[dict[str, Any]] = [
+    {"choices": []},
+    {"choices": [], "usage": _USAGE},
+    {"choices": "x", "usage": _USAGE},
+    {"choices": [{}], "usage": _USAGE},
+    {"choices": [_CHOICE], "usage": None},
+    {"choices": [_CHOICE], "usage": {"completion_tokens": "many"}},
+    {"choices": [_CHOICE], "usage": {"completion_tokens": float("inf")}},
+    {"choices": [_CHOICE], "usage": {"completion_tokens": -3}},
+    {"choices": [_CHOICE], "usage": _USAGE, "metrics": "x"},
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_answer_of_another_shape(
+    vllm: Fake, monkeypatch: pytest.MonkeyPatch, shape: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(Fake, "answer", lambda self, body: shape)
     with pytest.raises(UserError, match="'p-0' is no chat completion of vLLM"):
         run(vllm, at=1)

@@ -56,8 +56,10 @@ vllm:x{a="1",b="} 5"} 2.0
 vllm:x{a="2"} 3e1 1796018299669
 vllm:x_bucket{le="+Inf"} 9
 bare 1.5
+vllm:x{a="3"} NaN
+vllm:x much
 torn{"""
-    assert read_metrics(text) == {"vllm:x": 32.0, "vllm:x_bucket": 9.0, "bare": 1.5}
+    assert read_metrics(text) == {"vllm:x": 32.0, "vllm:x_bucket": 9.0, "bare": 1.5}, "finite ones"
 
 
 def test_a_snapshot_of_vllm(vllm: Fake) -> None:
@@ -83,6 +85,12 @@ def test_the_model(sglang: Fake) -> None:
         model_name(at(sglang), "huge")
     sglang.models.append({"id": "other"})
     with pytest.raises(UserError, match="several models are served"):
+        model_name(at(sglang), None)
+
+
+def test_a_list_of_models_that_is_none(sglang: Fake) -> None:
+    sglang.models = ["tiny", {"name": "tiny"}]  # type: ignore[list-item]
+    with pytest.raises(UserError, match="serves no model"):
         model_name(at(sglang), None)
 
 

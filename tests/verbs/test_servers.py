@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,6 +103,24 @@ def test_what_is_there_is_not_measured_again(folder: Path, plain: Fake, drafting
     assert (len(plain.bodies), len(drafting.bodies)) == before
     assert evaluate(folder, *both, *CELLS[1:], "--concurrency=2,4") == 0
     assert len(results(folder).served) == 12, "other cells are added"
+
+
+def test_a_stop_does_not_wait_for_answers(folder: Path, plain: Fake) -> None:
+    """An answer may take ten minutes, and its retries as long again."""
+    plain.pause = 60.0
+    words = ["evaluate", f"--prompts=talks={folder / 'talks.jsonl'}", f"--output={folder / 'out'}"]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "specforge_dstill", *words, f"--plain-server={plain.url}"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 40
+    while not plain.bodies and time.monotonic() < deadline:
+        time.sleep(0.05)
+    command.send_signal(signal.SIGTERM)
+    _, told = command.communicate(timeout=20)
+    assert command.returncode == 128 + signal.SIGTERM
+    assert "run the same command again to go on" in told
 
 
 def test_sglang_and_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
