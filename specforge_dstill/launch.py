@@ -135,6 +135,10 @@ def check_inputs(config: Config, *, teacher: str | None = None) -> None:
         raise UserError(f"training.resume_from: {resumed} does not exist")
 
 
+#: SpecForge's, in a checkpoint's folder; written as a whole.
+_STATE_FILE = "training_state.pt"
+
+
 def check_outputs(config: Config) -> None:
     """UserError for an output folder that cannot be made, or in which this run would undo another.
 
@@ -145,12 +149,14 @@ def check_outputs(config: Config) -> None:
     make_folder(folder)
     if not os.access(folder, os.W_OK):
         raise UserError(f"output_dir: {folder} cannot be written")
-    done = sorted(folder.glob(f"{config.run_id}-step*"))
+    # A folder without it is what is left of a save that was cut off.
+    done = sorted(folder.glob(f"{config.run_id}-step*/{_STATE_FILE}"))
     if done and not config.training.resume_from:
+        last, latest = done[-1].parent, folder / f"{config.run_id}-latest"
         raise UserError(
-            f"output_dir: {folder} holds checkpoints of this run already ({done[-1].name}), which "
-            f"a new start would delete; go on with training.resume_from={folder / config.run_id}"
-            "-latest, or choose another output_dir or run_id"
+            f"output_dir: {folder} holds checkpoints of this run already ({last.name}), which a "
+            f"new start would delete; go on with training.resume_from="
+            f"{latest if latest.exists() else last}, or choose another output_dir or run_id"
         )
 
 

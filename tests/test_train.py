@@ -259,6 +259,11 @@ def test_a_finished_run_is_not_started_over() -> None:
     config = load_run(None, ["output_dir=out", "run_id=first"], "dflash").config
     check_outputs(config)
     Path("out/first-step7").mkdir(parents=True)
+    check_outputs(config)  # what a cut-off save leaves is nothing to lose
+    Path("out/first-step7/training_state.pt").touch()
+    with pytest.raises(UserError, match=r"first-step7\).*training\.resume_from=out/first-step7,"):
+        check_outputs(config)
+    Path("out/first-latest").symlink_to("first-step7")
     with pytest.raises(UserError, match=r"first-step7.*training\.resume_from=out/first-latest"):
         check_outputs(config)
     for words in (["run_id=second"], ["run_id=first", "training.resume_from=out"]):

@@ -33,12 +33,13 @@ _TAKEN = {
     "dstill.collect.after_training": "records are collected where a student needs them",
     "dstill.trajectories": f"only {ONLINE} can be given: records lie in the output folder",
 }
-#: Sections of ours that a mode's training has no use for.
-_UNREAD: dict[Mode, tuple[str, ...]] = {
+#: Sections of ours that a mode's result does not depend on.
+UNREAD = {
     "dflash": ("dstill.teacher.", "dstill.student.", "dstill.collect."),
     "dspark": ("dstill.teacher.", "dstill.student.", "dstill.collect."),
     "dstill_teacher": ("dstill.student.", "dstill.collect."),
     "dstill_student": ("dstill.teacher.",),
+    "dstill_collect": ("dstill.teacher.", "dstill.student.", "dstill.evaluation."),
 }
 #: Variants and data sets name folders and drafters.
 Name = Annotated[str, StringConstraints(pattern=r"^\w[\w.-]*$", max_length=100)]
@@ -88,7 +89,7 @@ class Variant(Section):
     @model_validator(mode="after")
     def _options_are_read(self) -> Variant:
         for name in self.options:
-            if name.startswith(_UNREAD[self.mode]):
+            if name.startswith(UNREAD[self.mode]):
                 raise ValueError(f"{name} changes nothing in a training of mode {self.mode}")
         return self
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specforge_dstill.ablations.grid import RECORDS, RESULTS, Grid, Variant
+from specforge_dstill.ablations.grid import RECORDS, RESULTS, UNREAD, Grid, Variant
 from specforge_dstill.errors import UserError
+from specforge_dstill.modes.checkpoints import find_state_file
 from specforge_dstill.options import Scalar, flatten
 from specforge_dstill.runfile import load_run
 
@@ -58,9 +60,19 @@ class Job:
 
     def words(self) -> list[str]:
         """The command as it is to be started now."""
-        if self.latest is not None and self.latest.exists():
-            return [*self.command, f"training.resume_from={self.latest}"]
+        checkpoint = self._checkpoint()
+        if checkpoint is not None:
+            return [*self.command, f"training.resume_from={checkpoint}"]
         return [*self.command, *self.fresh]
+
+    def _checkpoint(self) -> Path | None:
+        if self.latest is None or self.latest.exists() or not self.folder.is_dir():
+            return self.latest if self.latest and self.latest.exists() else None
+        # A kill between a first checkpoint and its link.
+        with suppress(UserError):
+            state = find_state_file(str(self.folder))
+            return state and state.parent
+        return None
 
 
 def jobs_of(grid: Grid) -> list[Job]:
@@ -171,7 +183,8 @@ class _Planned:
         except UserError as error:
             raise UserError(f"variants.{self.name}: {error}") from None
         values = {**flatten(run.config.model_dump()), **run.options.flat()}
-        return {name: value for name, value in values.items() if not name.startswith(_FREE)}
+        free = (*_FREE, *UNREAD[mode])
+        return {name: value for name, value in values.items() if not name.startswith(free)}
 
 
 def _evaluation(grid: Grid, seed: int, trained: list[Job], *, after: Job | None) -> Job:

@@ -12,6 +12,7 @@ from typing import Any
 from specforge_dstill.ablations.jobs import Job
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import json_bytes, make_folder, write_atomically
+from specforge_dstill.options import DstillOptions
 
 _FILE = "job.json"
 _NOTHING = object()
@@ -93,13 +94,12 @@ def _read(job: Job) -> Note | None:
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}: cannot be read: {error}; remove {job.folder}") from error
     wanted = _as_json(job)
-    if _wherever(note.settings) == _wherever(wanted):
+    changed = _changed(note.settings, wanted)
+    if not changed:
         return note
     if job.remade:
         return None
-    names = sorted({*note.settings, *wanted})
-    before, now = _wherever(note.settings), _wherever(wanted)
-    name = next(n for n in names if _of(before, n) != _of(now, n))
+    name = min(changed)
     raise UserError(
         f"{job.folder} was made with {name} {_told(note.settings, name)}, now it is "
         f"{_told(wanted, name)}; remove that folder, or name another output:"
@@ -118,16 +118,26 @@ def _as_json(job: Job) -> dict[str, Any]:
     return found
 
 
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Settings that differ.
+
+    Not those that only the note has, which count for nothing now; nor those that it lacks, of an
+    option that came later, at their default.
+    """
+    old, defaults = _wherever(before), DstillOptions().flat()
+    return [
+        name
+        for name, value in _wherever(now).items()
+        if (old[name] if name in old else defaults.get(name, _NOTHING)) != value
+    ]
+
+
 def _wherever(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with paths of ours as they are below the output folder, which may be moved."""
     own = {k: _BELOW.sub("", settings[k]) for k in _PATHS if isinstance(settings.get(k), str)}
     return {**settings, **own}
 
 
-def _of(settings: dict[str, Any], name: str) -> Any:
-    return settings.get(name, _NOTHING)
-
-
 def _told(settings: dict[str, Any], name: str) -> str:
-    value = _of(settings, name)
+    value = settings.get(name, _NOTHING)
     return "unset" if value is _NOTHING else json.dumps(value, ensure_ascii=False)

@@ -58,6 +58,24 @@ def test_a_training_goes_on_from_its_checkpoint(small: Grid) -> None:
     assert not any(word.startswith("model.draft_checkpoint_path") for word in job.words())
 
 
+def test_a_first_checkpoint_without_its_link_is_gone_on_from(small: Grid) -> None:
+    job = by_name(jobs_of(small))["seed-0/dflash-more"]
+    (job.folder / "dflash-more-step5").mkdir(parents=True)
+    (job.folder / "dflash-more-step5" / "training_state.pt.tmp").touch()
+    assert job.words()[-1] == job.fresh[0], "what a cut-off save left is none"
+    (job.folder / "dflash-more-step5" / "training_state.pt").touch()
+    resumed = job.words()[-1].removeprefix("training.resume_from=")
+    assert Path(resumed).resolve() == (job.folder / "dflash-more-step5").resolve()
+
+
+def test_settings_are_those_that_a_result_depends_on(small: Grid) -> None:
+    jobs = by_name(jobs_of(small))
+    assert "dstill.student.alpha" in jobs["seed-0/student"].settings
+    for name in ("seed-0/teacher", "seed-0/records-teacher", "seed-0/dflash"):
+        assert "dstill.student.alpha" not in jobs[name].settings
+    assert "dstill.collect.top_k" in jobs["seed-0/records-teacher"].settings
+
+
 def test_evaluations_share_answers_and_take_turns(small: Grid) -> None:
     jobs = by_name(jobs_of(small))
     first, second = jobs["seed-0/results"], jobs["seed-1/results"]

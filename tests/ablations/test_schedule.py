@@ -126,6 +126,15 @@ def test_the_output_folder_may_be_moved(tmp_path: Path) -> None:
         run(other)
 
 
+def test_an_option_that_came_later_is_at_its_default(tmp_path: Path) -> None:
+    """A newer version's options must not part a user from what is trained already."""
+    run(job(tmp_path, "one", settings={"dstill.steps": 8, "dstill.student.gone": 1}))
+    later = {"dstill.steps": 8, "dstill.student.l1_alpha": 0.0}
+    assert run(job(tmp_path, "one", settings=later))[1] == ["1 of 1 jobs are done already"]
+    with pytest.raises(UserError, match=r"l1_alpha unset, now it is 0\.5"):
+        run(job(tmp_path, "one", settings={**later, "dstill.student.l1_alpha": 0.5}))
+
+
 def test_an_evaluation_of_more_drafters_is_made_again(tmp_path: Path) -> None:
     run(job(tmp_path, "one", remade=True))
     run(job(tmp_path, "one", remade=True, settings={"drafters": 2}))
