@@ -10,7 +10,7 @@ config of its own: --draft FILE.
 
 The stages, each a command that you could type in runs/gsm8k (their logs are in its logs/):
 
-    regenerate   specforge-dstill regenerate …     3,000 answers at temperature 0.7
+    regenerate   specforge-dstill regenerate …     3,000 answers at temperature 0.7, and 32 held out
     capture      specforge-dstill capture …        their hidden states
     ablate       specforge-dstill ablate ablations.yaml
 
@@ -31,19 +31,37 @@ sys.path.insert(0, str(HERE.parent))
 
 from stages import DSTILL, Stage, run_stages  # noqa: E402
 
-ANSWERS, MAX_NEW_TOKENS = 3000, 160
+#: Prompts by what their answers are for; as many of the file's first, and of the next.
+PARTS = {"cache": 3000, "held-out": 32}
+MAX_NEW_TOKENS = 160
 
 
-def stages(target: str, prompts: str) -> list[Stage]:
-    """From the prompts to the feature cache. Paths are relative to the run's folder."""
-    regenerate = [*DSTILL, "regenerate", "--backend", "transformers", "--target", target]
-    regenerate += ["--prompts", prompts, "--limit", str(ANSWERS), "--output", "answers.jsonl"]
-    regenerate += ["--max-new-tokens", str(MAX_NEW_TOKENS), "--batch-size", "128"]
-    capture = [*DSTILL, "capture", "--conversations", "answers.jsonl"]
-    return [
-        Stage("regenerate", {"regenerate": regenerate}),
-        Stage("capture", {"capture": capture}),
-    ]
+def write_prompts(path: Path, work: Path) -> None:
+    """Cut a file of prompts into its parts."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    if len(lines) < sum(PARTS.values()):
+        sys.exit(f"{path} has {len(lines)} prompts; {sum(PARTS.values())} are needed")
+    start = 0
+    for name, count in PARTS.items():
+        part = "".join(lines[start : start + count])
+        (work / f"{name}-prompts.jsonl").write_text(part, encoding="utf-8")
+        start += count
+
+
+def stages() -> list[Stage]:
+    """From the prompts to the feature caches. Paths are relative to the run's folder."""
+    answers = [*DSTILL, "regenerate", "--backend", "transformers", "--target", "target"]
+    answers += ["--max-new-tokens", str(MAX_NEW_TOKENS), "--batch-size", "128"]
+    found = []
+    for name in PARTS:
+        files = (f"{name}-prompts.jsonl", f"{name}-answers.jsonl")
+        regenerate = [*answers, "--prompts", files[0], "--output", files[1]]
+        capture = [*DSTILL, "capture", "--conversations", files[1], "--output", name]
+        found += [
+            Stage(f"regenerate-{name}", {f"regenerate-{name}": regenerate}),
+            Stage(f"capture-{name}", {f"capture-{name}": capture}),
+        ]
+    return found
 
 
 def main() -> int:
@@ -66,7 +84,8 @@ def main() -> int:
     target = work / "target"
     if not target.exists():
         target.symlink_to(args.target.resolve(), target_is_directory=True)
-    run_stages(stages("target", str(args.train_prompts.resolve())), work, threads=1)
+    write_prompts(args.train_prompts, work)
+    run_stages(stages(), work, threads=1)
     return subprocess.call([*DSTILL, "ablate", "ablations.yaml"], cwd=work)
 
 
