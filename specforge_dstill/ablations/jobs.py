@@ -21,7 +21,7 @@ from specforge_dstill.options import Scalar, flatten
 from specforge_dstill.runfile import load_run
 
 #: What a variant's options change in the records that it reads, too.
-_OF_RECORDS = ("dstill.steps", "dstill.collect.")
+_OF_RECORDS = ("dstill.steps", "dstill.collect.", "data.max_length", "data.hidden_states_path")
 #: What may change between two runs of the command without the result being another.
 _FREE = (
     *("deployment", "tracking", "profiling", "training.resume_from", "training.role"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,20 @@ def test_students_share_records_unless_they_ask_for_others(small: Grid) -> None:
     store = "dstill.trajectories=ablations/seed-0/records-teacher-steps=2/store"
     assert store in jobs["seed-0/student-k2"].command
     assert store in jobs["seed-0/records-teacher-steps=2"].command
+
+
+@pytest.mark.parametrize("option", [{"data.max_length": 30}, {"data.hidden_states_path": "a/b"}])
+def test_other_samples_have_other_records(
+    small: Grid, tmp_path: Path, option: dict[str, Any]
+) -> None:
+    """A student would refuse those of the run file's cache, after all trainings before it."""
+    jobs = by_name(
+        jobs_of(grid(tmp_path, variants={**VARIANTS, "mine": {"from": "teacher"} | option}))
+    )
+    (records,) = [name for name in jobs["seed-0/mine"].needs if "records" in name]
+    assert records != "seed-0/records-teacher"
+    (word,) = [f"{name}={value}" for name, value in option.items()]
+    assert word in jobs[records].command
 
 
 def test_every_job_comes_after_what_it_needs_and_every_seed_has_its_own(small: Grid) -> None:
