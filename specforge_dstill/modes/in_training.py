@@ -106,8 +106,14 @@ def evaluate_in_training(trainer: Any, config: Any, options: DstillOptions) -> s
     )
     evaluation = BlockEvaluation(strategy, scored, samples=len(list_samples(folder)))
     controller.evaluate = evaluation
+    every, steps = config.training.eval_interval, controller.max_steps or controller.total_steps
+    if steps is not None and every > steps:
+        return (
+            f"nothing will be evaluated: training.eval_interval is {every}, and the run ends at "
+            f"step {steps}"
+        )
     return (
-        f"every {config.training.eval_interval} steps blocks of {evaluation.samples} held-out "
+        f"every {every} steps blocks of {evaluation.samples} held-out "
         f"sample(s), up to {scored.anchors_per_sample} of each, are drafted in "
         f"{' and '.join(map(str, scored.passes))} pass(es); the best checkpoint by "
         f"{metric(best_by)}: {config.output_dir}/{config.run_id}-best"

@@ -343,6 +343,15 @@ def test_what_cannot_be_evaluated_is_refused_at_the_start(runs: Runs, tmp_path: 
     assert "draft config wants layers [1,2]" in refusal(runs, held_out=tmp_path / "narrow")
 
 
+def test_a_run_too_short_for_an_evaluation_is_told(runs: Runs) -> None:
+    """Else a user looks for MODE-best when all is over."""
+    words = ("training.max_steps=3", "training.eval_interval=4", "output_dir=out/brief")
+    outcome = train(runs.folder, "dflash", *runs.words, *words)
+    assert outcome.status == 0
+    assert "nothing will be evaluated" in outcome.err
+    assert "the run ends at step 3" in outcome.err
+
+
 def test_evaluating_on_the_training_cache_is_told(runs: Runs) -> None:
     words = (*evaluating(runs.folder / "cache"), "training.max_steps=3", "output_dir=out/same")
     with pytest.warns(UserWarning, match="is the training cache"):
