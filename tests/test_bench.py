@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -15,22 +15,16 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.example_modules import importing
+
 FOLDER = Path(__file__).parents[1] / "examples" / "bench"
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a file of the bench by name, as its own files import each other."""
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(FOLDER))
-
-    def load(name: str) -> ModuleType:
-        return importlib.import_module(name)
-
-    yield load
-    for name in set(sys.modules) - before:
-        if FOLDER in Path(getattr(sys.modules[name], "__file__", None) or "/").parents:
-            del sys.modules[name]
+def module() -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a file of the bench by name."""
+    with importing(FOLDER) as load:
+        yield load
 
 
 def test_the_tiny_shape(tmp_path: Path) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
 
 from specforge_dstill import cli
 from tests.conftest import ENGINES
+from tests.example_modules import importing
 from tests.export.checkpoints import FULL, SLIDING, WINDOW
 from tests.trained import Case, make_case
 
@@ -51,11 +52,7 @@ def export(case: Case, layout: str, output: str) -> None:
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The example's module, which imports its neighbours by their bare names."""
-    monkeypatch.syspath_prepend(EXAMPLE)
-    for name in ("answers", "here", "in_vllm", "run"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    import run
-
-    return run
+def example() -> Iterator[ModuleType]:
+    """The example's module."""
+    with importing(EXAMPLE) as load:
+        yield load("run")
