@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from specforge_dstill.ablations.grid import Grid, read_grid
@@ -164,7 +165,12 @@ def _report(grid: Grid, results: Sequence[Results]) -> None:
 
 
 def _curves(grid: Grid, seed: int) -> list[Curve]:
-    return [c for name in grid.variants for c in read_curves(name, log_of(grid, seed, name))]
+    """Of those trainings that logged a step: one may be shorter than its log interval."""
+    found: list[Curve] = []
+    for name in grid.variants:
+        with suppress(UserError):
+            found += read_curves(name, log_of(grid, seed, name))
+    return found
 
 
 def _text(table: Table) -> str:
