@@ -20,8 +20,9 @@ from specforge_dstill.evaluation.sampling import Sampling
 from specforge_dstill.evaluation.transformers_target import TransformersTarget
 from specforge_dstill.modes.decoding import DecodingDrafter
 from specforge_dstill.modes.replay import PassesDrafter
+from tests import tiny
 from tests.tiny import BLOCK_SIZE, HIDDEN, LAYERS, STOP_ID, VOCAB
-from tests.trained import STEPS, Case, texts
+from tests.trained import STEPS, Case, texts, train_drafter, training_samples
 
 GREEDY = Comparison(Sampling())
 # A second stop token, that answers often hold.
@@ -111,6 +112,26 @@ def test_greedy_decoding_is_lossless_on_a_hundred_prompts(
     lengths = {length for decoded in found for length in decoded.accepted}
     assert len(lengths) >= 6
     assert max(lengths) == drafter.shape.positions - 1
+
+
+@pytest.mark.parametrize("head", [head for head in tiny.HEADS if head != "rnn"])
+def test_greedy_decoding_is_lossless_with_the_other_heads(
+    case: Case,
+    target: TransformersTarget,
+    hundred: list[tuple[Tensor, tuple[int, ...]]],
+    head: str,
+) -> None:
+    """As above, less trained: in one pass and in several, and accepted as replay says."""
+    name, config = f"spark-{head}", f"draft-{head}.json"
+    tiny.write_json(case.folder / config, tiny.draft_config(head=head))
+    train_drafter(case, *training_samples(case), config=config, name=name, rounds=40)
+    drafter = case.drafter(name)
+    for steps, chosen in ((1, hundred), (STEPS, hundred[::5])):
+        found = [run(target, DecodingDrafter(drafter, steps), prompt) for prompt, _ in chosen]
+        assert [decoded.tokens for decoded in found] == [expected for _, expected in chosen]
+        replayed = walk(PassesDrafter(drafter, steps), answers_with_features(case, chosen))
+        assert [decoded.accepted for decoded in found] == [one.accepted for one in replayed]
+        assert max(length for decoded in found for length in decoded.accepted) >= 3
 
 
 @pytest.mark.parametrize("least", [0.3, 0.7])
