@@ -19,9 +19,10 @@ from tests.documents import ROOT, fenced
 FOLDER = ROOT / "examples" / "openperfectblend"
 SCRIPTS = sorted([*FOLDER.glob("*.sh"), *FOLDER.glob("*.slurm")])
 PROGRAMS = ("torchrun", "specforge-dstill", "python", "vllm")
+#: In one piece: programs that run side by side take notes at once.
 NOTE = """#!/bin/bash
-printf '%s\\x1f' "${0##*/}" "$@" >> "$NOTES"
-printf '\\n' >> "$NOTES"
+words=$(printf '%s\\x1f' "${0##*/}" "$@")
+printf '%s\\n' "$words" >> "$NOTES"
 """
 #: Slurm's, for a job of 16 nodes, of which this is the fourth.
 SLURM = {
