@@ -259,10 +259,10 @@ def parse_options(section: object, *, keys: list[str] | None = None) -> DstillOp
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested sections under dotted names, `training.seed`."""
+    """Nested sections under dotted names, `training.seed`; lists and empty sections stay."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             flat |= flatten(value, f"{prefix}{name}.")
         else:
             flat[prefix + name] = value

@@ -21,6 +21,7 @@ from specforge_dstill.mode_names import ALL_MODES, check_mode
 from specforge_dstill.options import (
     TEACHER_OPTION,
     DstillOptions,
+    flatten,
     option_keys,
     parse_options,
 )
@@ -159,7 +160,7 @@ def _resolve(
     parts = _mode_parts(document.get("modes"))
     mode = mode or _mode_of(base)
     merged = merge(merge(base, parts.get(mode) or {}), over)
-    explicit = frozenset(_leaves(merged))
+    explicit = frozenset(flatten(merged))
     if "run_id" not in explicit:
         # Stages share an output folder; their checkpoints must not.
         merged["run_id"] = mode
@@ -251,13 +252,3 @@ def _override_value(key: str, text: str) -> object:
         except yaml.YAMLError:
             raise UserError(f"override {key}: {text!r} is not a YAML list or mapping") from None
     return text
-
-
-def _leaves(document: Mapping[str, Any], prefix: str = "") -> list[str]:
-    leaves: list[str] = []
-    for name, value in document.items():
-        if isinstance(value, Mapping) and value:
-            leaves += _leaves(value, f"{prefix}{name}.")
-        else:
-            leaves.append(f"{prefix}{name}")
-    return leaves

@@ -39,6 +39,27 @@ def backbone_of(draft_config: Any) -> str:
     return BACKBONES[draft_config.architectures[0]]
 
 
+def target_layers(draft_config: Any) -> list[int]:
+    """The target layers whose outputs the drafter reads, from 0: named, or SpecForge's spread."""
+    from specforge.modeling.draft.dflash import build_target_layer_ids
+
+    method = getattr(draft_config, "dflash_config", None) or {}
+    layers = method.get("target_layer_ids") or build_target_layer_ids(
+        draft_config.num_target_layers, draft_config.num_hidden_layers
+    )
+    return [int(layer) for layer in layers]
+
+
+def known_mask(token: int | None) -> int:
+    """The mask token. UserError where no config names one."""
+    if token is None:
+        raise UserError(
+            "which token stands for the mask is not known: set dflash_config.mask_token_id in the "
+            "draft config, or model.mask_token_id, to the one that the drafter was trained with"
+        )
+    return int(token)
+
+
 def tells_confidence(draft_config: Any) -> bool:
     """Whether the drafter has a confidence head."""
     method = getattr(draft_config, "dflash_config", None) or {}

@@ -21,6 +21,7 @@ from specforge_dstill.export.launch_commands import unserved
 from specforge_dstill.export.layouts import HF, NATIVE, SPECULATORS
 from specforge_dstill.export.target_facts import TargetFacts
 from specforge_dstill.export.weights import expected_shapes, faults
+from specforge_dstill.options import flatten
 
 #: What engines act on and training does not: left out by every export. By dotted name.
 FOREIGN = (
@@ -138,17 +139,6 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterato
         short = name.removeprefix("transformer_layer_config.")
         if name not in wanted and short in FOREIGN:
             yield f"{name} is {json.dumps(found[name])}: engines act on it, training does not"
-
-
-def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested objects as dotted names; lists stay whole."""
-    flat: dict[str, Any] = {}
-    for name, value in content.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def check_weights(folder: Folder, training: Exportable | None) -> list[Finding]:

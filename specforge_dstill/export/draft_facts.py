@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specforge.modeling.draft.dflash import build_target_layer_ids, resolve_dflash_attention_layout
+from specforge.modeling.draft.dflash import resolve_dflash_attention_layout
 
-from specforge_dstill.data.draft_config import BACKBONES, confidence_enabled
+from specforge_dstill.data.draft_config import (
+    BACKBONES,
+    confidence_enabled,
+    known_mask,
+    target_layers,
+)
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.block_shape import BlockShape
 
@@ -66,23 +71,15 @@ class DraftFacts:
             )
         method = getattr(config, "dflash_config", None) or {}
         mask = method.get("mask_token_id") if mask_token_id is None else mask_token_id
-        if mask is None:
-            raise UserError(
-                "which token stands for the mask is not known: set dflash_config.mask_token_id in "
-                "the draft config, or model.mask_token_id, to the one that it was trained with"
-            )
         try:
             layer_types, window = resolve_dflash_attention_layout(config)
         except ValueError as error:
             raise UserError(f"the draft config: {error}") from None
-        layers = method.get("target_layer_ids") or build_target_layer_ids(
-            config.num_target_layers, config.num_hidden_layers
-        )
         return cls(
             architecture=architecture,
             block_size=int(config.block_size),
-            layer_ids=tuple(int(layer) for layer in layers),
-            mask_token_id=int(mask),
+            layer_ids=tuple(target_layers(config)),
+            mask_token_id=known_mask(mask),
             layer_types=layer_types,
             window=window,
             is_causal=_causality(layer_types, getattr(config, "is_causal", None)),

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from specforge.training.model_loading import load_draft_config_source
@@ -18,7 +17,7 @@ from torch import Tensor
 from specforge_dstill.errors import UserError, reason
 from specforge_dstill.export.layouts import trainable_config
 from specforge_dstill.files import json_bytes
-from specforge_dstill.modes.checkpoints import FAMILY, find_state_file
+from specforge_dstill.modes.checkpoints import FAMILY, find_state_file, read_state
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -55,15 +54,8 @@ class DraftFiles:
 
     @classmethod
     def _of_state(cls, source: str, state_file: Path) -> DraftFiles:
-        try:
-            # Tensors and plain values only: no code is unpickled.
-            state = torch.load(state_file, map_location="cpu", weights_only=True, mmap=True)
-            tensors, mode = dict(state["draft_state_dict"]), str(state["strategy"])
-        except Exception as error:  # a damaged pickle fails in any way it likes
-            raise UserError(
-                f"cannot read the checkpoint {state_file}: {reason(error)}; it may be cut short: "
-                "take an earlier one"
-            ) from error
+        state = read_state(state_file, "draft_state_dict", "strategy")
+        mode = str(state["strategy"])
         if mode not in FAMILY:
             raise UserError(
                 f"{source} was written by mode {mode}; exported are drafters of {', '.join(FAMILY)}"
@@ -73,7 +65,7 @@ class DraftFiles:
             "mode": mode,
             "step": state.get("global_step"),
         }
-        return cls(None, tensors, origin)
+        return cls(None, dict(state["draft_state_dict"]), origin)
 
 
 def draft_config(content: Mapping[str, Any], *, where: str) -> Any:

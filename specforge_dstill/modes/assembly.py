@@ -13,9 +13,8 @@ from specforge.modeling.target.target_utils import TargetEmbeddingsAndHead
 from torch import distributed
 
 from specforge_dstill.data.cache_check import check_cache
-from specforge_dstill.data.draft_config import backbone_of, resolve_draft
+from specforge_dstill.data.draft_config import backbone_of, known_mask, resolve_draft
 from specforge_dstill.data.manifest import config_hash
-from specforge_dstill.errors import UserError
 from specforge_dstill.modes.agreement import agreed
 from specforge_dstill.modes.checkpoints import load_draft_weights, warn_of_other_teacher
 from specforge_dstill.modes.checks import (
@@ -109,15 +108,10 @@ def load_drafter(
     draft = AutoDraftModel.from_config(draft_config, torch_dtype=getattr(torch, model.torch_dtype))
     load_draft_weights(draft, checkpoint, draft_config, model)
     mask_token_id = draft.mask_token_id if model.mask_token_id is None else model.mask_token_id
-    if mask_token_id is None:
-        raise UserError(
-            "which token stands for the mask is not known: set dflash_config.mask_token_id in the "
-            "draft config, or model.mask_token_id, to the one that the drafter was trained with"
-        )
     return beside_target(
         draft,
         model,
-        mask_token_id=int(mask_token_id),
+        mask_token_id=known_mask(mask_token_id),
         device=device,
         blocks_per_group=blocks_per_group,
     )

@@ -145,10 +145,23 @@ def find_state_file(source: str) -> Path | None:
 
 
 def _strategy_of(state_file: Path) -> str:
-    """The mode that wrote a checkpoint. Tensors and plain values only: no code is unpickled."""
+    """The mode that wrote a checkpoint."""
+    return str(read_state(state_file, "strategy")["strategy"])
+
+
+def read_state(state_file: Path, *needed: str) -> dict[str, Any]:
+    """A training state: tensors and plain values only, no code is unpickled.
+
+    Raises:
+        UserError: a damaged file, or one that lacks one of ``needed``.
+    """
     try:
-        state = torch.load(state_file, map_location="cpu", weights_only=True, mmap=True)
-        return str(state["strategy"])
+        state: dict[str, Any] = torch.load(
+            state_file, map_location="cpu", weights_only=True, mmap=True
+        )
+        for name in needed:
+            state[name]
+        return state
     except Exception as error:
         raise UserError(
             f"cannot read the checkpoint {state_file}: {_one_line(error)}; "

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from specforge.modeling.auto import AutoDraftModel
-from specforge.modeling.draft.dflash import build_target_layer_ids
 from torch import nn
 
-from specforge_dstill.data.draft_config import backbone_of, resolve_draft
+from specforge_dstill.data.draft_config import backbone_of, resolve_draft, target_layers
 from specforge_dstill.data.feature_files import LAST
 from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.modes.drafter import BlockDrafter
@@ -34,10 +33,7 @@ class DraftShape:
     def of(cls, config: Any) -> DraftShape:
         """Of a run file's SpecForge config. UserError when it has no DFlash drafter."""
         draft = resolve_draft(config)
-        method = getattr(draft, "dflash_config", None) or {}
-        layers = method.get("target_layer_ids") or build_target_layer_ids(
-            draft.num_target_layers, draft.num_hidden_layers
-        )
+        layers = target_layers(draft)
         positions = BlockShape.of(draft.to_dict()).positions
         with_last = LAST in features_of(backbone_of(draft))
         return cls(len(layers), int(draft.hidden_size), positions, int(draft.vocab_size), with_last)

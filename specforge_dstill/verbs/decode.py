@@ -34,7 +34,7 @@ from specforge_dstill.evaluation.transformers_target import check_rolls_back
 from specforge_dstill.maths.verification import check_rejection
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.verbs.decode_ways import make_ways, way_name
-from specforge_dstill.verbs.evaluation_plan import DraftFacts, EvaluationPlan
+from specforge_dstill.verbs.evaluation_plan import EvaluationPlan, MeasuredDraft
 
 REJECT = "reject"
 
@@ -71,7 +71,7 @@ class DecodeRoute:
         plan = self.plan
         prompts = plan.prompts()
         drafters = {chosen.name: plan.load_drafter(chosen) for chosen, _ in plan.drafters}
-        facts = {name: DraftFacts.of(drafter) for name, drafter in drafters.items()}
+        facts = {name: MeasuredDraft.of(drafter) for name, drafter in drafters.items()}
         folder = DecodedFolder(plan.args.output / "decoded", self._settings(facts))
         start = cache(partial(self._start, drafters, prompts))
         turns: dict[str, list[Turn]] = {}
@@ -150,7 +150,7 @@ class DecodeRoute:
     def _tensor(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.tensor(ids, device=self.plan.device)
 
-    def _settings(self, facts: Mapping[str, DraftFacts]) -> dict[str, Any]:
+    def _settings(self, facts: Mapping[str, MeasuredDraft]) -> dict[str, Any]:
         """What decides answers and times; kept beside them."""
         ways = {
             way_name(c.name, steps): facts[c.name].weights

@@ -70,7 +70,7 @@ class DrafterChoice:
 
 
 @dataclass(frozen=True)
-class DraftFacts:
+class MeasuredDraft:
     """What the results tell of a drafter.
 
     Attributes:
@@ -82,7 +82,7 @@ class DraftFacts:
     parameters: int
 
     @classmethod
-    def of(cls, drafter: BlockDrafter) -> DraftFacts:
+    def of(cls, drafter: BlockDrafter) -> MeasuredDraft:
         """Of a loaded one."""
         draft = drafter.draft_model
         return cls(weights_hash(draft), parameter_count(draft))
@@ -210,7 +210,7 @@ class EvaluationPlan:
         }
 
     def details(
-        self, drafts: Mapping[str, DraftFacts], left_out: Mapping[str, Any]
+        self, drafts: Mapping[str, MeasuredDraft], left_out: Mapping[str, Any]
     ) -> dict[str, Any]:
         """How the results were made, whatever the route.
 

@@ -14,7 +14,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.replay import Answer, walk
 from specforge_dstill.evaluation.report import Report, Score
 from specforge_dstill.modes.replay import PassesDrafter
-from specforge_dstill.verbs.evaluation_plan import DraftFacts, EvaluationPlan
+from specforge_dstill.verbs.evaluation_plan import EvaluationPlan, MeasuredDraft
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ReplayRoute:
         with Progress("replay", total=total, unit="answer") as progress:
             for chosen, passes in plan.drafters:
                 drafter = plan.load_drafter(chosen)
-                facts[chosen.name] = DraftFacts.of(drafter)
+                facts[chosen.name] = MeasuredDraft.of(drafter)
                 for steps in passes:
                     replayed = {
                         name: walk(
