@@ -50,7 +50,8 @@ with, in ablations.yaml,
     student-k4: {from: teacher, dstill.steps: 4}
 
 Every variant is trained on every seed, from: the variant that it starts from. Students of one
-teacher share its records unless their own options change them (dstill.steps, dstill.collect.*);
+teacher share its records unless their own options change them (dstill.steps, dstill.collect.*,
+data.max_length, data.hidden_states_path);
 all share the feature cache and the target's answers. What is done is not done again: the same
 command goes on after a stop, also in the middle of a training that saves checkpoints
 (training.save_interval), and with variants or seeds added. A job that fails is told, and those
