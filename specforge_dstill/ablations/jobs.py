@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specforge_dstill.ablations.grid import RECORDS, RESULTS, UNREAD, Grid, Variant
+from specforge_dstill.checksums import sha256_of
 from specforge_dstill.errors import UserError
 from specforge_dstill.modes.checkpoints import find_state_file
 from specforge_dstill.options import Scalar, flatten
@@ -207,9 +208,15 @@ def _evaluation(grid: Grid, seed: int, trained: list[Job], *, after: Job | None)
         command=tuple(words),
         needs=tuple(job.name for job in (*trained, *([after] if after else []))),
         sources=tuple(job.name for job in trained),
-        settings={"command": words[1:]},
+        settings={"command": words[1:], "prompts": _digests(asked.prompts)},
         remade=True,
     )
+
+
+def _digests(prompts: Mapping[str, str | None]) -> dict[str, str]:
+    """Of prompts in files: a file may change and keep its name."""
+    files = {name: Path(source) for name, source in prompts.items() if source is not None}
+    return {name: sha256_of(path) for name, path in files.items() if path.is_file()}
 
 
 def _passes(variant: Variant) -> list[int] | None:

@@ -52,6 +52,18 @@ def test_other_samples_have_other_records(
     assert word in jobs[records].command
 
 
+def test_other_prompts_under_the_same_name_are_measured_anew(small: Grid, tmp_path: Path) -> None:
+    def settings() -> Any:
+        return by_name(jobs_of(small))["seed-0/results"].settings
+
+    without = settings()
+    (tmp_path / "one.jsonl").write_text('{"turns": ["a"]}\n')
+    first = settings()
+    assert first == settings() != without
+    (tmp_path / "one.jsonl").write_text('{"turns": ["b"]}\n')
+    assert settings() != first
+
+
 def test_every_job_comes_after_what_it_needs_and_every_seed_has_its_own(small: Grid) -> None:
     jobs = jobs_of(small)
     seen: set[str] = set()
