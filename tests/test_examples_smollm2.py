@@ -19,7 +19,6 @@ import yaml
 
 from specforge_dstill.cli import VERBS
 from specforge_dstill.console import Parser
-from specforge_dstill.mode_names import ALL_MODES
 from specforge_dstill.runfile import load_run
 from tests import tiny
 
@@ -55,8 +54,7 @@ def words(*more: str) -> list[str]:
 def commands_of(*more: str) -> dict[str, list[str]]:
     args = run.parse(words(*more))
     staged = run.stages(args, args.work.resolve())
-    assert all(list(stage.commands) == [stage.name] for stage in staged)
-    return {stage.name: stage.commands[stage.name] for stage in staged}
+    return {name: command for stage in staged for name, command in stage.commands.items()}
 
 
 @pytest.mark.parametrize(
@@ -90,19 +88,49 @@ def test_mistakes_end_with_status_2(
 def test_every_command_is_one_that_its_program_takes(size: str) -> None:
     commands = commands_of("--ranks", "2", *([] if size == "default" else [f"--{size}"]))
     assert list(commands) == [
-        *("target", "regenerate", "capture", "dflash", "dstill_teacher"),
-        *("dstill_collect", "dstill_student", "evaluate"),
+        *("target", "regenerate", "capture", "dflash", "dstill_teacher", "dstill_collect"),
+        *("dstill_student", "dflash-more", "evaluate", "decode", "report"),
     ]
     for name, command in commands.items():
-        if name in VERBS:
-            module = importlib.import_module(VERBS[name].module)
+        verb = "evaluate" if name == "decode" else name
+        if verb in VERBS:
+            module = importlib.import_module(VERBS[verb].module)
             parser = Parser()
             module.add_arguments(parser)
-            after = command.index(name) + 1
-            parser.parse_args(command[after:])
-        elif name in ALL_MODES:
-            assert command[command.index("--mode") + 1] == name
+            parser.parse_args(command[command.index(verb) + 1 :])
+        elif "--mode" in command:
+            assert command[command.index("--mode") + 1] == name.removesuffix("-more")
             assert command[command.index("--nproc_per_node") + 1] == "2"
+
+
+def test_the_baseline_is_trained_on_as_the_student_is(one_folder: Path) -> None:
+    for checkpoint, expected in (
+        (None, "model.draft_checkpoint_path=output/dflash-latest"),
+        ("output/dflash-more-latest", "training.resume_from=output/dflash-more-latest"),
+    ):
+        if checkpoint:
+            (one_folder / "w" / checkpoint).mkdir(parents=True)
+        command = commands_of("--smoke", "--work", "w")["dflash-more"]
+        overrides = [word for word in command if "=" in word]
+        assert overrides[-1] == expected
+        Path("dstill.yaml").write_text(yaml.safe_dump(run.run_document(run.SIZES["smoke"], 1)))
+        more = load_run("dstill.yaml", overrides, "dflash").config
+        student = load_run("dstill.yaml", mode="dstill_student").config
+        assert more.run_id == "dflash-more"
+        assert more.training.num_epochs == student.training.num_epochs
+        assert more.training.learning_rate == student.training.learning_rate
+
+
+def test_rivals_train_side_by_side_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def groups() -> list[list[str]]:
+        args = run.parse(words("--ranks", "1"))
+        return [list(stage.commands) for stage in run.stages(args, args.work.resolve())]
+
+    monkeypatch.setattr(run, "_gpus", lambda: 0)
+    assert ["dflash", "dstill_teacher"] in groups()
+    assert ["dstill_student", "dflash-more"] in groups()
+    monkeypatch.setattr(run, "_gpus", lambda: 2)
+    assert all(len(group) == 1 for group in groups())
 
 
 def test_the_numbers_of_a_size_reach_its_commands(one_folder: Path) -> None:
@@ -176,12 +204,15 @@ def test_when_time_is_up_the_running_command_is_ended_and_its_stage_is_not_done(
 
 def test_the_whole_pipeline_ends_with_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     def runner(todo: Sequence[Any], work: Path, ranks: int) -> None:
-        assert [stage.name for stage in todo][-1] == "evaluate"
-        (work / "results").mkdir()
-        (work / "results" / "table.txt").write_text("Drafter  Passes\nteacher       1\n")
+        assert [stage.name for stage in todo][-3:] == ["evaluate", "decode", "report"]
+        for table in ("results/table.txt", "decoded/decoding.txt"):
+            (work / table).parent.mkdir()
+            (work / table).write_text(f"teacher  {table}\n")
 
     assert run.main(words("--smoke"), runner=runner) == 0
-    assert "teacher       1" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "teacher  results/table.txt" in said
+    assert "teacher  decoded/decoding.txt" in said
 
 
 def test_a_folder_with_a_run_of_other_settings_is_refused() -> None:

@@ -18,7 +18,12 @@ The stages, each a command that you could type in runs/smollm2 (their logs are i
     dstill_teacher  torchrun -m specforge.train --mode dstill_teacher
     dstill_collect  torchrun -m specforge.train --mode dstill_collect
     dstill_student  torchrun -m specforge.train --mode dstill_student
+    dflash-more     torchrun -m specforge.train --mode dflash            for the student's epochs
     evaluate        specforge-dstill evaluate --replay --prompts … --drafter … --output results
+    decode          specforge-dstill evaluate --decode …                 for S, of fewer prompts
+    report          specforge-dstill report results decoded …
+
+Without a GPU a baseline trains beside its rival, a core each; with GPUs all stages take turns.
 
 When its minutes are over, or at Ctrl-C, it stops; the same command goes on where it was: finished
 stages are skipped, answers, features and trajectories that are there are kept, and training goes
@@ -50,6 +55,15 @@ from stages import DSTILL, PYTHON, Stage, run_stages, train  # noqa: E402
 from specforge_dstill.runfile import merge  # noqa: E402
 
 RUN_AGAIN = 75  # EX_TEMPFAIL
+MORE = "dflash-more"
+DRAFTERS = (
+    "dflash=output/dflash-latest",
+    f"{MORE}=output/{MORE}-latest:1",
+    "teacher=output/dstill_teacher-latest",
+    "student=output/dstill_student-latest:1",
+)
+#: Whose curves the page shows, and the names of their logs.
+LOGS = {"dflash": "dflash", MORE: MORE, "teacher": "dstill_teacher", "student": "dstill_student"}
 Runner = Callable[[Sequence[Stage], Path, int], None]
 
 
@@ -61,6 +75,7 @@ class Size:
         prompts: training prompts; None for all.
         eval_prompts: of each data set; None for all.
         new_tokens, eval_tokens: the most tokens of an answer, in training and in evaluation.
+        decoded_prompts, decoded_tokens: the same of real decoding, which measures S.
         batch: answers that are generated side by side.
         minutes: of one piece; None for no limit.
         document: what differs from dstill.yaml.
@@ -70,6 +85,8 @@ class Size:
     eval_prompts: int | None
     new_tokens: int
     eval_tokens: int
+    decoded_prompts: int | None
+    decoded_tokens: int
     batch: int
     minutes: float | None = None
     document: dict[str, Any] = field(default_factory=dict)
@@ -81,6 +98,8 @@ SIZES = {
         eval_prompts=4,
         new_tokens=96,
         eval_tokens=64,
+        decoded_prompts=1,
+        decoded_tokens=24,
         batch=32,
         document={
             "data": {"max_length": 512},
@@ -93,13 +112,22 @@ SIZES = {
         },
     ),
     "default": Size(
-        prompts=1000, eval_prompts=24, new_tokens=192, eval_tokens=192, batch=32, minutes=110
+        prompts=480,
+        eval_prompts=16,
+        new_tokens=160,
+        eval_tokens=128,
+        decoded_prompts=2,
+        decoded_tokens=64,
+        batch=32,
+        minutes=110,
     ),
     "full": Size(
         prompts=None,
         eval_prompts=None,
         new_tokens=1024,
         eval_tokens=1024,
+        decoded_prompts=32,
+        decoded_tokens=1024,
         batch=256,
         document={
             "model": {"torch_dtype": "bfloat16"},
@@ -113,6 +141,10 @@ SIZES = {
                 "log_interval": 50,
             },
             "dstill": {"collect": {"anchors_per_sample": None, "shard_size": 64}},
+            "modes": {
+                "dflash": {"training": {"num_epochs": 5}},
+                "dstill_teacher": {"training": {"num_epochs": 10}},
+            },
         },
     ),
 }
@@ -134,8 +166,9 @@ def main(argv: Sequence[str] | None = None, runner: Runner | None = None) -> int
         print(f"{why} after {time.monotonic() - start:.0f} s; the same command goes on from here")
         return RUN_AGAIN
     print(f"{'all':<28} {time.monotonic() - start:.0f} s\n")
-    print((work / "results" / "table.txt").read_text())
-    print(f"plot: {args.work / 'results' / 'acceptance.png'}")
+    for table in ("results/table.txt", "decoded/decoding.txt"):
+        print((work / table).read_text())
+    print(f"page: {args.work / 'report' / 'report.html'}")
     return 0
 
 
@@ -200,36 +233,66 @@ def stages(args: argparse.Namespace, work: Path) -> list[Stage]:
     # A stop loses the answers that are being written, or at most this many conversations' features.
     capture = [*DSTILL, "capture", "--conversations", "answers.jsonl", "--shard-size", "32"]
 
-    evaluate = [*DSTILL, "evaluate", "--replay", "--output", "results", *_limit(size.eval_prompts)]
-    evaluate += ["--max-new-tokens", str(size.eval_tokens), "--batch-size", str(size.batch)]
+    def training(mode: str) -> dict[str, Sequence[str]]:
+        return {mode: trained(mode, ranks=args.ranks, work=work)}
+
+    student = run_document(size, 1)["modes"]["dstill_student"]["training"]
+    more = [f"training.{name}={value}" for name, value in student.items()]
+    dflash_more = trained("dflash", *more, run_id=MORE, ranks=args.ranks, work=work)
+    return [
+        Stage("target", {"target": [PYTHON, str(HERE / "prepare_target.py"), "--output", "."]}),
+        Stage("regenerate", {"regenerate": regenerate}),
+        Stage("capture", {"capture": capture}),
+        *in_turn_or_beside("dflash-and-teacher", training("dflash") | training("dstill_teacher")),
+        Stage("dstill_collect", {"dstill_collect": train("dstill_collect", ranks=args.ranks)}),
+        *in_turn_or_beside("student-and-more", training("dstill_student") | {MORE: dflash_more}),
+        *measurements(args),
+    ]
+
+
+def in_turn_or_beside(name: str, commands: dict[str, Sequence[str]]) -> list[Stage]:
+    """With GPUs a training has them all; the cores of a CPU are better used by several."""
+    if _gpus():
+        return [Stage(one, {one: command}) for one, command in commands.items()]
+    return [Stage(name, commands)]
+
+
+def measurements(args: argparse.Namespace) -> list[Stage]:
+    """Table 4 by replay, S by real decoding, and both as a page."""
+    size = SIZES[args.size]
+    prompts = []
     for pair in args.eval_prompts:
         name, _, source = pair.partition("=")
-        evaluate += ["--prompts", f"{name}={_from_anywhere(source)}"]
-    for drafter in (
-        "dflash=output/dflash-latest",
-        "teacher=output/dstill_teacher-latest",
-        "student=output/dstill_student-latest:1",
-    ):
-        evaluate += ["--drafter", drafter]
+        prompts += ["--prompts", f"{name}={_from_anywhere(source)}"]
+    drafters = [word for drafter in DRAFTERS for word in ("--drafter", drafter)]
 
+    replay = [*DSTILL, "evaluate", "--replay", "--output", "results", *_limit(size.eval_prompts)]
+    replay += ["--max-new-tokens", str(size.eval_tokens), "--batch-size", str(size.batch)]
+    decode = [*DSTILL, "evaluate", "--decode", "--output", "decoded", *_limit(size.decoded_prompts)]
+    decode += ["--max-new-tokens", str(size.decoded_tokens)]
+    report = [*DSTILL, "report", "results", "decoded"]
+    for name, log in LOGS.items():
+        report += ["--training", f"{name}=logs/{log}.log"]
     commands = {
-        "target": [PYTHON, str(HERE / "prepare_target.py"), "--output", "."],
-        "regenerate": regenerate,
-        "capture": capture,
-        "dflash": trained("dflash", args.ranks, work),
-        "dstill_teacher": trained("dstill_teacher", args.ranks, work),
-        "dstill_collect": train("dstill_collect", ranks=args.ranks),
-        "dstill_student": trained("dstill_student", args.ranks, work),
-        "evaluate": evaluate,
+        "evaluate": [*replay, *prompts, *drafters],
+        "decode": [*decode, *prompts, *drafters],
+        "report": report,
     }
     return [Stage(name, {name: command}) for name, command in commands.items()]
 
 
-def trained(mode: str, ranks: int, work: Path) -> list[str]:
-    """The command that trains; from its newest checkpoint on, if there is one."""
-    latest = Path("output") / f"{mode}-latest"
-    resume = [f"training.resume_from={latest}"] if (work / latest).exists() else []
-    return train(mode, *resume, ranks=ranks)
+def trained(mode: str, *own: str, run_id: str = "", ranks: int, work: Path) -> list[str]:
+    """The command that trains; from its newest checkpoint on, if there is one.
+
+    A training with a ``run_id`` of its own starts from the mode's finished one.
+    """
+    latest = Path("output") / f"{run_id or mode}-latest"
+    words = [*own, *([f"run_id={run_id}"] if run_id else [])]
+    if (work / latest).exists():
+        words.append(f"training.resume_from={latest}")
+    elif run_id:
+        words.append(f"model.draft_checkpoint_path=output/{mode}-latest")
+    return train(mode, *words, ranks=ranks)
 
 
 @contextmanager
@@ -253,7 +316,8 @@ def time_limit(minutes: float | None) -> Iterator[None]:
 def _run(todo: Sequence[Stage], work: Path, ranks: int) -> None:
     print("\n".join(f"$ {shlex.join(c)}" for s in todo for c in s.commands.values()), flush=True)
     # Threads that spin while they wait are many times slower on cores that other work uses, too.
-    run_stages(todo, work, threads=max(1, (os.cpu_count() or 1) // ranks))
+    threads = max(1, (os.cpu_count() or 1) // ranks) if ranks > 1 else None
+    run_stages(todo, work, threads=threads)
 
 
 def _gpus() -> int:
