@@ -10,6 +10,7 @@ from typing import Any
 
 from specforge_dstill.data import chat
 from specforge_dstill.data.capture_plan import CapturePlan
+from specforge_dstill.data.chat_templates import template_hash
 from specforge_dstill.data.conversations import Conversation
 from specforge_dstill.data.encoding import Encoding
 from specforge_dstill.data.feature_files import SCALE
@@ -84,7 +85,7 @@ def read_input(
         width=len(plan.layers) * plan.hidden_size,
         dtype=dtype_name(FLOAT8) if args.dtype == FP8 else computed_dtype(args, plan),
         chat_template=encoding.template,
-        chat_template_hash=chat.template_hash(encoding.tokenizer, encoding.template),
+        chat_template_hash=template_hash(encoding.tokenizer, encoding.template),
         max_length=data.max_length,
         conversations=Path(args.conversations).name,
         conversations_hash=_hash_of(conversations),

@@ -6,11 +6,7 @@ Scored is exactly what the target generated: an answer from its first token to i
 from __future__ import annotations
 
 import contextlib
-import difflib
-import hashlib
 import os
-import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specforge_dstill.data.answer_spans import Render, answer_spans
+from specforge_dstill.data.chat_templates import OWN_TEMPLATE, named_template, template_names
 from specforge_dstill.data.conversations import Conversation, Message
 from specforge_dstill.errors import UserError, reason
-
-#: The name that stands for the tokenizer's own chat template.
-OWN_TEMPLATE = "tokenizer"
 
 
 class RewrittenAnswersError(UserError):
@@ -84,22 +79,6 @@ def stop_token_ids(target: str | os.PathLike[str], tokenizer: Any = None) -> tup
     return tuple(dict.fromkeys(int(i) for i in (found if isinstance(found, list) else [found])))
 
 
-def template_names() -> list[str]:
-    """Names of SpecForge's chat templates."""
-    from specforge.data.template import TEMPLATE_REGISTRY
-
-    return sorted(TEMPLATE_REGISTRY.get_all_template_names())
-
-
-def template_hash(tokenizer: Any, template: str) -> str:
-    """Hash (16 hex digits) of what defines the template."""
-    if template == OWN_TEMPLATE:
-        text = str(tokenizer.get_chat_template())
-    else:
-        text = _named_template(template).model_dump_json()
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def chat_encoder(
     tokenizer: Any,
     *,
@@ -118,7 +97,7 @@ def chat_encoder(
     kwargs = dict(template_kwargs or {})
     if template != OWN_TEMPLATE:
         return _specforge_encoder(
-            tokenizer, _named_template(template), max_length, kwargs, last_turn_only
+            tokenizer, named_template(template), max_length, kwargs, last_turn_only
         )
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(
@@ -144,89 +123,6 @@ def chat_encoder(
         return _sample(conversation.id, ids, mask, max_length)
 
     return encode
-
-
-@dataclass(frozen=True)
-class AnswerSpan:
-    """Characters [start, limit) of one answer; ``content_end`` is where its text ends."""
-
-    start: int
-    content_end: int
-    limit: int
-    cut: bool
-
-    def tokens(
-        self, ids: Sequence[int], offsets: Sequence[tuple[int, int]], stop_ids: Sequence[int]
-    ) -> range:
-        """Positions of the answer's tokens, its first stop token included.
-
-        An answer cut off by the length limit has no stop token, nor has one whose template
-        closes it with a token at which the target does not stop: then the text alone counts.
-        """
-        inside = [i for i, (a, b) in enumerate(offsets) if a >= self.start and b <= self.limit]
-        if not inside:
-            return range(0)
-        first, last = inside[0], inside[-1]
-        if not self.cut:
-            for position in range(first, last + 1):
-                if ids[position] in stop_ids:
-                    return range(first, position + 1)
-            warnings.warn(
-                "the chat template closes an answer with no stop token of the target "
-                f"({list(stop_ids)}); only the answers' texts are scored",
-                stacklevel=2,
-            )
-        while last >= first and offsets[last][1] > self.content_end:
-            last -= 1
-        return range(first, last + 1)
-
-
-Render = Callable[[Sequence[Message], bool], str]
-
-
-def answer_spans(conversation: Conversation, render: Render) -> tuple[str, list[AnswerSpan]]:
-    """The rendered text and the answers in it that stand as the target gave them.
-
-    An answer counts when the prompt before it, rendered as for generation, and the answer
-    right after it are both still there in the whole text: templates that strip the thinking
-    of earlier turns fail this for the earlier turns, which are then left unscored.
-    """
-    messages = conversation.messages
-    text = render(messages, False)
-    spans = []
-    for i, message in enumerate(messages):
-        if message.role != "assistant":
-            continue
-        prompt, through = render(messages[:i], True), render(messages[: i + 1], False)
-        limit = _common_length(through, text)
-        end = _end_of(message.content, text, len(prompt), limit)
-        if end is not None and text.startswith(prompt) and through.startswith(prompt):
-            spans.append(AnswerSpan(len(prompt), end, limit, message.finish == "length"))
-    return text, spans
-
-
-def _common_length(first: str, second: str) -> int:
-    """How many characters two texts share from their start."""
-    if second.startswith(first):
-        return len(first)
-    pairs = zip(first, second, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
-
-
-def _end_of(content: str, text: str, start: int, limit: int) -> int | None:
-    """Where ``content`` ends in ``text[start:limit]``, None when it is not there.
-
-    Templates may trim the white space around an answer or around its thinking.
-    """
-    words = content.split()
-    if not words:
-        return None
-    exact = content.strip()
-    at = text.find(exact, start, limit)
-    if at >= 0:
-        return at + len(exact)
-    found = re.compile(r"\s*".join(map(re.escape, words))).search(text, start, limit)
-    return found.end() if found else None
 
 
 def _renderer(tokenizer: Any, kwargs: Mapping[str, Any], name: str) -> Render:
@@ -268,19 +164,6 @@ def answer_text(tokenizer: Any, ids: Sequence[int], stop_ids: Sequence[int]) -> 
     """The text of a generated answer, without its stop token if it ends in one."""
     kept = ids[:-1] if ids[-1] in stop_ids else ids
     return str(tokenizer.decode(kept, skip_special_tokens=False))
-
-
-def _named_template(name: str) -> Any:
-    from specforge.data.template import TEMPLATE_REGISTRY
-
-    names = template_names()
-    if name in names:
-        return TEMPLATE_REGISTRY.get(name)
-    near = difflib.get_close_matches(name, names, n=len(names), cutoff=0.0)
-    raise UserError(
-        f"unknown chat template {name!r}; nearest first: {', '.join(near)}; "
-        f"or {OWN_TEMPLATE!r} for the tokenizer's own"
-    )
 
 
 def _specforge_encoder(

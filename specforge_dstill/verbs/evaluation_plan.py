@@ -18,6 +18,7 @@ import torch
 from specforge_dstill.data import chat, targets
 from specforge_dstill.data.benchmarks import BENCHMARKS, benchmark_prompts
 from specforge_dstill.data.capture_plan import CapturePlan
+from specforge_dstill.data.chat_templates import OWN_TEMPLATE, template_hash
 from specforge_dstill.data.conversations import Prompt, read_prompts
 from specforge_dstill.data.draft_config import resolve_draft
 from specforge_dstill.data.generation import Decoding
@@ -165,7 +166,7 @@ class EvaluationPlan:
     @cached_property
     def chat_template(self) -> str:
         """The hash of the target's own."""
-        return chat.template_hash(self.tokenizer, chat.OWN_TEMPLATE)
+        return template_hash(self.tokenizer, OWN_TEMPLATE)
 
     @cached_property
     def _cache(self) -> CacheManifest | None:

@@ -12,8 +12,8 @@ from specforge_dstill.data.chat import (
     chat_encoder,
     prompt_tokens,
     stop_token_ids,
-    template_hash,
 )
+from specforge_dstill.data.chat_templates import template_hash
 from specforge_dstill.data.conversations import Conversation, Message
 from specforge_dstill.errors import UserError
 
