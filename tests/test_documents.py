@@ -13,7 +13,7 @@ from specforge_dstill.cli import VERBS, main, parser_of
 from specforge_dstill.data.conversations import Prompt, read_prompts
 from specforge_dstill.servers import client
 from specforge_dstill.train import build_parser
-from specforge_dstill.verbs import evaluation_plan
+from specforge_dstill.verbs import evaluation_inputs
 from tests import tiny
 from tests.ablations.grids import write_grid
 from tests.documents import ROOT, documents, fenced, ours
@@ -38,7 +38,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def from_the_hub(name: str, *, limit: int | None = None) -> list[Prompt]:
         return read_prompts(str(tmp_path / "gsm8k.jsonl"), limit=limit)
 
-    monkeypatch.setattr(evaluation_plan, "benchmark_prompts", from_the_hub)
+    monkeypatch.setattr(evaluation_inputs, "benchmark_prompts", from_the_hub)
     monkeypatch.setattr(client, "PAUSES", (0.0,))
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -34,7 +34,8 @@ from specforge_dstill.evaluation.transformers_target import check_rolls_back
 from specforge_dstill.maths.verification import check_rejection
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.verbs.decode_ways import make_ways, way_name
-from specforge_dstill.verbs.evaluation_plan import EvaluationPlan, MeasuredDraft
+from specforge_dstill.verbs.evaluation_inputs import MeasuredDraft
+from specforge_dstill.verbs.evaluation_plan import EvaluationPlan
 
 REJECT = "reject"
 

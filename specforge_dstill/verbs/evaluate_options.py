@@ -9,7 +9,7 @@ from typing import Any
 
 from specforge_dstill.data.benchmarks import BENCHMARKS
 from specforge_dstill.errors import UserError
-from specforge_dstill.verbs.evaluation_plan import DataSet, DrafterChoice
+from specforge_dstill.verbs.evaluation_inputs import DataSet, DrafterChoice
 
 REPLAY, DECODE, SERVER = "--replay", "--decode", "--server"
 #: Options that not every way has, or not with the same default.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,10 +15,9 @@ from typing import Any
 import torch
 
 from specforge_dstill.data import chat, targets
-from specforge_dstill.data.benchmarks import BENCHMARKS, benchmark_prompts
 from specforge_dstill.data.capture_plan import CapturePlan
 from specforge_dstill.data.chat_templates import OWN_TEMPLATE, template_hash
-from specforge_dstill.data.conversations import Prompt, read_prompts
+from specforge_dstill.data.conversations import Prompt
 from specforge_dstill.data.draft_config import resolve_draft
 from specforge_dstill.data.generation import Decoding
 from specforge_dstill.data.greedy_answers import weights_fingerprint
@@ -29,64 +27,15 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.maths.reveal_schedule import check_steps
 from specforge_dstill.modes.assembly import load_drafter
-from specforge_dstill.modes.checkpoints import (
-    find_state_file,
-    parameter_count,
-    weights_hash,
-)
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.runfile import RunFile, load_run
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """``--prompts NAME=SOURCE``, or the bare name of a benchmark: its source is None."""
-
-    name: str
-    source: str | None
-
-    def prompts(self, *, limit: int | None) -> list[Prompt]:
-        """Its prompts, of a benchmark the paper's number of them unless ``limit`` says another."""
-        if self.source is None:
-            return benchmark_prompts(self.name, limit=limit)
-        return read_prompts(self.source, limit=limit)
-
-    @property
-    def origin(self) -> str:
-        """Where they come from, for the results."""
-        return self.source or BENCHMARKS[self.name].dataset
-
-
-@dataclass(frozen=True)
-class DrafterChoice:
-    """``--drafter NAME=CHECKPOINT[:STEPS]``; without steps those of ``--steps``.
-
-    Attributes:
-        checkpoint: "" for a server's drafter, which the server has.
-    """
-
-    name: str
-    checkpoint: str
-    steps: tuple[int, ...] | None
-
-
-@dataclass(frozen=True)
-class MeasuredDraft:
-    """What the results tell of a drafter.
-
-    Attributes:
-        weights: their hash.
-        parameters: how many it has of its own, embeddings and head not counted.
-    """
-
-    weights: str
-    parameters: int
-
-    @classmethod
-    def of(cls, drafter: BlockDrafter) -> MeasuredDraft:
-        """Of a loaded one."""
-        draft = drafter.draft_model
-        return cls(weights_hash(draft), parameter_count(draft))
+from specforge_dstill.verbs.evaluation_inputs import (
+    DrafterChoice,
+    MeasuredDraft,
+    check_checkpoint,
+    check_distinct,
+    resolved,
+)
 
 
 @dataclass(frozen=True)
@@ -126,7 +75,7 @@ class EvaluationPlan:
                     check_steps(size, steps)
                 except ValueError as error:
                     raise UserError(f"--drafter {chosen.name} at {steps} passes: {error}") from None
-            _check_checkpoint(chosen)
+            check_checkpoint(chosen)
         return cls(args, run_file, CapturePlan.of(run_file), size, drafters)
 
     @property
@@ -237,7 +186,7 @@ class EvaluationPlan:
             "checkpoints": {
                 chosen.name: {
                     "path": chosen.checkpoint,
-                    "resolved": _resolved(chosen.checkpoint),
+                    "resolved": resolved(chosen.checkpoint),
                     **asdict(drafts[chosen.name]),
                 }
                 for chosen, _ in self.drafters
@@ -268,28 +217,3 @@ def block_size(run_file: RunFile) -> int:
         return BlockShape.of(resolve_draft(run_file.config).to_dict()).positions
     except UserError as error:
         raise UserError(f"{run_file.path}: {error}") from error
-
-
-def check_distinct(option: str, names: Sequence[str]) -> None:
-    """Errors: ``UserError`` when a name is given twice."""
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{option}: the name {name!r} is given twice; names must differ")
-
-
-def _check_checkpoint(chosen: DrafterChoice) -> None:
-    """Refuse a path with no checkpoint; a name on the Hub is tried when its turn comes."""
-    path = Path(chosen.checkpoint.removeprefix("file://")).expanduser()
-    on_the_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", chosen.checkpoint) and not path.parent.exists()
-    if not path.exists() and not on_the_hub:
-        raise UserError(f"--drafter {chosen.name}: no checkpoint {chosen.checkpoint}")
-    try:
-        find_state_file(chosen.checkpoint)
-    except UserError as error:
-        raise UserError(f"--drafter {chosen.name}: {error}") from None
-
-
-def _resolved(checkpoint: str) -> str:
-    """The checkpoint's own folder, where ``-latest`` points to now."""
-    state = find_state_file(checkpoint)
-    return str(state.resolve().parent) if state else checkpoint

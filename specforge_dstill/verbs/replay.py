@@ -14,7 +14,8 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.replay import Answer, walk
 from specforge_dstill.evaluation.report import Report, Score
 from specforge_dstill.modes.replay import PassesDrafter
-from specforge_dstill.verbs.evaluation_plan import EvaluationPlan, MeasuredDraft
+from specforge_dstill.verbs.evaluation_inputs import MeasuredDraft
+from specforge_dstill.verbs.evaluation_plan import EvaluationPlan
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from specforge_dstill.servers.engines import Engine, model_name
 from specforge_dstill.servers.file import ServersFile, prompts_hash
 from specforge_dstill.servers.sglang import SGLang
 from specforge_dstill.servers.vllm import VLLM
-from specforge_dstill.verbs.evaluation_plan import cache_settings, check_distinct, feature_cache
+from specforge_dstill.verbs.evaluation_inputs import check_distinct
+from specforge_dstill.verbs.evaluation_plan import cache_settings, feature_cache
 
 ENGINES: dict[str, type[SGLang] | type[VLLM]] = {"sglang": SGLang, "vllm": VLLM}
 _TIMED = (
