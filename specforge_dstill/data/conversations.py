@@ -152,7 +152,10 @@ def _prompt(row: Mapping[str, Any], where: str, default_id: str) -> Prompt:
 def _conversation(row: Mapping[str, Any], where: str, default_id: str) -> Conversation:
     messages = _messages(row, where, wanted='"conversations"')
     if not any(m.role == "assistant" for m in messages):
-        raise UserError(f"{where}: the conversation has no answer of the assistant")
+        raise UserError(
+            f"{where}: the conversation has no answer of the assistant; have the target answer the "
+            "file with: specforge-dstill regenerate, or take the line out"
+        )
     return Conversation(_identifier(row, default_id), messages)
 
 

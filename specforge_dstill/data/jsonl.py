@@ -11,6 +11,11 @@ from typing import Any
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import reading, write_atomically
 
+_ARRAY = (
+    "{0}: the file is one JSON array; it needs one JSON object a line, without brackets and commas "
+    "around them (jq -c '.[]' {0} writes that)"
+)
+
 
 def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number from 1, object) of every line that is not blank.
@@ -36,9 +41,14 @@ def _parse(path: Path, number: int, raw: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path}:{number}: the line is not UTF-8 text") from error
     except json.JSONDecodeError as error:
+        if number == 1 and raw.lstrip().startswith(b"["):
+            raise UserError(_ARRAY.format(path)) from error
+        message = error.msg.removesuffix(" at")
         raise UserError(
-            f"{path}:{number}: the line is not valid JSON ({error.msg} at column {error.colno})"
+            f"{path}:{number}: the line is not valid JSON ({message} at column {error.colno})"
         ) from error
+    if isinstance(value, list) and number == 1:
+        raise UserError(_ARRAY.format(path))
     if not isinstance(value, dict):
         raise UserError(f"{path}:{number}: the line is not a JSON object ({{…}})")
     return value

@@ -48,6 +48,12 @@ def test_conversations_round_trip(tmp_path: Path, key: str) -> None:
     assert found.as_dict() == {"id": "x", "conversations": messages}
 
 
+ARRAY = (
+    "{f}: the file is one JSON array; it needs one JSON object a line, without brackets and commas "
+    "around them (jq -c '.[]' {f} writes that)"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -57,7 +63,13 @@ def test_conversations_round_trip(tmp_path: Path, key: str) -> None:
             '{"turns": ["a"]}\n{"turns": [\n',
             "{f}:2: the line is not valid JSON (Expecting value at column 1)",
         ),
-        ("[1]\n", "{f}:1: the line is not a JSON object ({{…}})"),
+        (
+            '{"turns": ["a"]}\n{"turns": ["',
+            "{f}:2: the line is not valid JSON (Unterminated string starting at column 12)",
+        ),
+        ("3\n", "{f}:1: the line is not a JSON object ({{…}})"),
+        ('[{"turns": ["a"]}]\n', ARRAY),
+        ('[\n  {"turns": ["a"]}\n]\n', ARRAY),
         (
             '{"turns": []}\n',
             '{f}:1: "turns" must be a list of one or more texts, none empty',
@@ -91,7 +103,8 @@ def test_bad_prompt_files(tmp_path: Path, text: str, message: str) -> None:
         ('{"conversations": []}', "{f}:1: the conversation must be a list of one or more messages"),
         (
             '{"conversations": [{"role": "user", "content": "q"}]}',
-            "{f}:1: the conversation has no answer of the assistant",
+            "{f}:1: the conversation has no answer of the assistant; have the target answer the "
+            "file with: specforge-dstill regenerate, or take the line out",
         ),
         (
             '{"messages": [{"role": "wizard", "content": "q"}]}',
