@@ -28,6 +28,7 @@ def check_cache(
     width: int,
     layers: Sequence[int],
     max_length: int | None = None,
+    vocab_size: int | None = None,
     dtype: torch.dtype | None = None,
     target_hash: str | None = None,
     rank: int = 0,
@@ -39,6 +40,7 @@ def check_cache(
 
     Args:
         layers: the draft config's target layers; ``width`` is what they make of a row.
+        vocab_size: the target's; None leaves tokens unchecked.
         dtype: the draft's. States of another one are a warning, float8 ones are meant so.
         target_hash: ``config_hash`` of the run's target. Another target's cache is a warning.
 
@@ -68,6 +70,7 @@ def check_cache(
         width=width,
         layers=tuple(layers),
         max_length=max_length,
+        vocab_size=vocab_size,
         float8=inspect(files[0]).dtype == FLOAT8,
         entered=_entered(folder, manifest, files),
     )
@@ -129,7 +132,8 @@ def _compare_target(folder: Path, manifest: CacheManifest, target_hash: str | No
     if target_hash is not None and manifest.target_hash != target_hash:
         _warn(
             f"{folder}: was captured from {manifest.target}, whose configuration is not that of "
-            "this run's target; features of another target teach a drafter nothing"
+            "this run's target; features of another target teach a drafter nothing: if it is "
+            "another one, set model.target_model_path, or capture again into another folder"
         )
 
 

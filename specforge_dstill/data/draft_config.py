@@ -50,14 +50,28 @@ def target_layers(draft_config: Any) -> list[int]:
     return [int(layer) for layer in layers]
 
 
-def known_mask(token: int | None) -> int:
-    """The mask token. UserError where no config names one."""
+def known_mask(token: int | None, *, to: str = "the one that the drafter was trained with") -> int:
+    """The mask token. UserError where no config names one, which says ``to`` what to set it."""
     if token is None:
         raise UserError(
             "which token stands for the mask is not known: set dflash_config.mask_token_id in the "
-            "draft config, or model.mask_token_id, to the one that the drafter was trained with"
+            f"draft config, or model.mask_token_id, to {to}"
         )
     return int(token)
+
+
+def check_mask(config: Any, draft_config: Any) -> None:
+    """UserError for a training whose configs name no mask token.
+
+    SpecForge would take one that is free, else the pad or stop token, which a drafter of ours could
+    then never propose; and no later command could know which it was.
+    """
+    method = getattr(draft_config, "dflash_config", None) or {}
+    named = config.model.mask_token_id
+    known_mask(
+        method.get("mask_token_id") if named is None else named,
+        to="a token that neither prompts nor answers hold, such as an unused special token",
+    )
 
 
 def tells_confidence(draft_config: Any) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from specforge_dstill.data.feature_files import HIDDEN, SCALE, FeatureInfo, describe, read_tensors
 from specforge_dstill.data.float8 import FLOAT8
@@ -24,8 +25,8 @@ class SampleCheck:
     """What every file of a cache must hold.
 
     ``keys`` are the tensors that a run reads, ``width`` that of hidden_states, made by ``layers``.
-    ``float8`` tells which kind of states the cache holds, ``entered`` has the capture's rows by
-    sample id ({} when there are none).
+    ``vocab_size`` is the target's (None: any token will do). ``float8`` tells which kind of states
+    the cache holds, ``entered`` has the capture's rows by sample id ({} when there are none).
     """
 
     folder: Path
@@ -33,6 +34,7 @@ class SampleCheck:
     width: int
     layers: tuple[int, ...]
     max_length: int | None
+    vocab_size: int | None
     float8: bool
     entered: dict[str, Row]
 
@@ -46,6 +48,7 @@ class SampleCheck:
         self._check_keys(info)
         self._check_states(info)
         self._check_lengths(info)
+        self._check_tokens(info, found["input_ids"])
         if row is not None and token_hash(found["input_ids"]) != row["token_hash"]:
             raise UserError(
                 f"{path}: has other tokens than were captured; every changed file is named by: "
@@ -103,6 +106,15 @@ class SampleCheck:
             raise UserError(
                 f"{info.path}: no two neighbouring tokens are scored{self._within()}, so no block "
                 f"fits; {self._way_out()}"
+            )
+
+    def _check_tokens(self, info: FeatureInfo, tokens: Tensor) -> None:
+        highest = int(tokens.max())
+        if self.vocab_size is not None and highest >= self.vocab_size:
+            raise UserError(
+                f"{info.path}: has token {highest}, and the target's vocabulary has "
+                f"{self.vocab_size}: the cache is another target's; set model.target_model_path to "
+                "that one, or capture again into another folder"
             )
 
     def _within(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from specforge.algorithms.model_providers import AlgorithmModelParts, build_dflash_model
 from specforge.modeling.auto import AutoDraftModel
-from specforge.modeling.target.target_utils import TargetEmbeddingsAndHead
+from specforge.modeling.target.target_utils import TargetEmbeddingsAndHead, target_vocab_size
 from torch import distributed
 
 from specforge_dstill.data.cache_check import check_cache
@@ -84,6 +84,7 @@ def check_features(folder: str, config: Any, draft: Any, target_config: Any) -> 
         width=len(layers) * int(draft.config.hidden_size),
         layers=layers,
         max_length=config.data.max_length,
+        vocab_size=target_vocab_size(target_config),
         dtype=getattr(torch, config.model.torch_dtype),
         target_hash=config_hash(target_config),
         rank=distributed.get_rank() if joined else 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from specforge_dstill.data.draft_config import backbone_of
+from specforge_dstill.data.draft_config import backbone_of, check_mask
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.maths.reveal_schedule import check_steps
@@ -23,6 +23,7 @@ REPLACED_OPTIONS = {
 
 def check_options(config: Any, options: DstillOptions, *, mode: str, draft_config: Any) -> None:
     """Refuse options that do not fit the drafter or the mode, before anything heavy is loaded."""
+    check_mask(config, draft_config)
     dropout = getattr(draft_config, "attention_dropout", 0.0)
     if dropout:
         raise UserError(

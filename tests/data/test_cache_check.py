@@ -211,6 +211,15 @@ def test_another_target(tmp_path: Path) -> None:
         check(tmp_path, target_hash="abd")
 
 
+def test_tokens_that_the_target_does_not_have(tmp_path: Path) -> None:
+    path = save(tmp_path, "a.ckpt", record())
+    highest = int(load_features(path)["input_ids"].max())
+    check(tmp_path, vocab_size=highest + 1)
+    line = fault(tmp_path, vocab_size=highest)
+    assert line.startswith(f"{path}: has token {highest}, and the target's vocabulary has {highest}")
+    assert "set model.target_model_path to that one" in line
+
+
 def test_float8_files(tmp_path: Path) -> None:
     values, scales = encode_float8(torch.ones(6, 8), layers=2)
     for name in ("a.ckpt", "b.ckpt"):

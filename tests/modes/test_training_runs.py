@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import time
@@ -326,10 +327,14 @@ def truncate(folder: Path) -> None:
             lambda sample: {**sample, "input_ids": sample["input_ids"][:-1]},
             "its tensors differ in length",
         ),
+        (
+            lambda sample: {**sample, "input_ids": sample["input_ids"] + 1000},
+            "the cache is another target's",
+        ),
         (lambda sample: {**sample, "note": print}, "holds more than tensors"),
         (truncate, "it is truncated or no feature file"),
     ],
-    ids=["key", "layers", "short", "lengths", "code", "truncated"],
+    ids=["key", "layers", "short", "lengths", "tokens", "code", "truncated"],
 )
 @pytest.mark.parametrize("mode", ["dstill_teacher", "dstill_collect", "dstill_student"])
 def test_a_feature_file_that_does_not_fit_is_refused(
@@ -366,6 +371,23 @@ def test_features_of_another_dtype_are_converted_with_a_warning(
     assert first == pytest.approx(stages.student.metrics[1]["loss"], rel=0.05)
     saved = draft_of(folder / "out/half/dstill_student-latest")
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("mode", ["dstill_teacher", "dstill_collect", "dstill_student"])
+def test_a_mask_token_that_no_config_names_is_not_guessed(
+    stages: Stages, tmp_path: Path, mode: str
+) -> None:
+    """SpecForge would take the stop token, which none of our drafters could then propose."""
+    folder = stages.copy_to(tmp_path)
+    draft = json.loads((stages.inputs / "draft.json").read_text())
+    token = draft["dflash_config"].pop("mask_token_id")
+    tiny.write_json(folder / "unmasked.json", draft)
+    words = ("model.draft_model_config=unmasked.json", "output_dir=out/new")
+    line = train(folder, mode, *words, "dstill.trajectories=new").error
+    assert "set dflash_config.mask_token_id in the draft config, or model.mask_token_id, to" in line
+    assert "an unused special token" in line
+    if mode == "dstill_teacher":
+        assert train(folder, mode, *words, f"model.mask_token_id={token}").status == 0
 
 
 def test_options_of_the_dflash_objective_are_not_ignored(stages: Stages) -> None:
