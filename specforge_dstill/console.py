@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from specforge_dstill.errors import UserError
@@ -53,7 +56,18 @@ def report(error: UserError, *, bystander: bool = False) -> None:
         time.sleep(2 * _OTHER_RANKS_WAIT_S)
     elif os.environ.get("LOCAL_RANK", "0") != "0":
         time.sleep(_OTHER_RANKS_WAIT_S)
-    print(f"specforge-dstill: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    text = " ".join(str(error).split())
+    print(f"specforge-dstill: error: {text}", file=sys.stderr, flush=True)
+    _tell_torchrun(text)
+
+
+def _tell_torchrun(text: str) -> None:
+    """Have torchrun end with the mistake, too, which its own traceback pushes off the screen."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        with suppress(OSError):
+            told = {"message": text, "extraInfo": {"timestamp": str(int(time.time()))}}
+            Path(path).write_text(json.dumps({"message": told}), encoding="utf-8")
 
 
 def exit_status(command: Callable[[], int]) -> int:

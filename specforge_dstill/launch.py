@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _RENDEZVOUS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _DRAFTERS = ("model.draft_checkpoint_path", TEACHER_OPTION)
+_MODELS = ("model.target_model_path", *_DRAFTERS)
+_OF_A_TEACHER = ("dstill_collect", "dstill_student")
 # In what gloo and NCCL say of a collective that another rank has left.
 _SIGNS_OF_A_LOST_RANK = ("gloo/transport", "ncclRemoteError")
 _LOST_RANK = (
@@ -126,10 +128,14 @@ def check_inputs(config: Config, *, teacher: str | None = None) -> None:
         TEACHER_OPTION: teacher,
     }
     for key, value in named.items():
-        # Drafters on the Hub have an owner; only old names of targets have none.
-        path = value and (must_be_path(value) or (key in _DRAFTERS and "/" not in value))
+        # Models on the Hub have an owner; asking for another one takes minutes of tries.
+        path = value and (must_be_path(value) or (key in _MODELS and "/" not in value))
         if value and path and not Path(value).expanduser().exists():
-            raise UserError(f"{key}: {value} does not exist (paths count from {Path.cwd()})")
+            teacher_first = key in _DRAFTERS and config.training.strategy in _OF_A_TEACHER
+            way_out = "; train the teacher first: --mode dstill_teacher" if teacher_first else ""
+            raise UserError(
+                f"{key}: {value} does not exist (paths count from {Path.cwd()}){way_out}"
+            )
     resumed = config.training.resume_from
     if resumed and not Path(resumed.removeprefix("file://")).expanduser().exists():
         raise UserError(f"training.resume_from: {resumed} does not exist")

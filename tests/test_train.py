@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from specforge_dstill.console import say
 from specforge_dstill.errors import UserError
@@ -236,6 +237,7 @@ def test_flash_attn_where_it_cannot_be_used(mode: str, dtype: str, part: str) ->
     [
         (["data.hidden_states_path=empty"], "holds no feature file"),
         (["model.target_model_path=./none"], "model.target_model_path: ./none does not exist"),
+        (["model.target_model_path=none"], r"none does not exist \(paths count from"),
         (["model.draft_model_config=none.json"], "model.draft_model_config"),
         (["model.draft_checkpoint_path=/none"], "model.draft_checkpoint_path"),
         (["model.draft_checkpoint_path=cache/none"], "model.draft_checkpoint_path"),
@@ -251,6 +253,19 @@ def test_inputs_that_are_not_there_are_named(words: list[str], part: str) -> Non
     with pytest.raises(UserError, match=part):
         check_inputs(load_run(None, words, "dflash").config)
     check_inputs(load_run(None, (), "dflash").config)
+
+
+@pytest.mark.parametrize("mode", ["dstill_collect", "dstill_student"])
+def test_a_teacher_that_is_not_trained_yet_is_told_how(mode: str) -> None:
+    write(OFFLINE)
+    Path("cache").mkdir()
+    Path("cache/a.ckpt").touch()
+    words = ["model.draft_checkpoint_path=out/dstill_teacher-latest"]
+    Path("out").mkdir()
+    with pytest.raises(UserError, match=r"train the teacher first: --mode dstill_teacher$"):
+        check_inputs(load_run(None, words, mode).config)
+    with pytest.raises(UserError, match=r"dstill_teacher-latest does not exist \(.*\)$"):
+        check_inputs(load_run(None, words, "dflash").config)
 
 
 def test_a_finished_run_is_not_started_over() -> None:
@@ -294,6 +309,20 @@ def test_one_rank_speaks_for_its_node(
     monkeypatch.setenv("LOCAL_RANK", "0")
     say("hello")
     assert capsys.readouterr().err == "specforge-dstill: hello\n"
+
+
+def test_torchruns_summary_ends_with_the_mistake(
+    one_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = one_folder / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    line = error_of(capsys, "--mode", "dstil_teacher")
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=2, error_file=str(path))
+    summary = str(ChildFailedError("specforge.train", {0: failure}))
+    told = line.removeprefix("specforge-dstill: error: ")
+    assert f"traceback : {told}\n=====" in summary
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(one_folder / "none" / "error.json"))
+    assert error_of(capsys, "--mode", "dstil_teacher") == line
 
 
 def start(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -354,6 +383,7 @@ def test_plain_python_launches_its_ranks_and_each_mistake_is_told_once(tmp_path:
     )
     assert wrong.returncode != 0
     assert wrong.stderr.count("specforge-dstill: error:") == 1
+    assert "traceback : dstill.alhpa: unknown option" in wrong.stderr
 
 
 @pytest.mark.parametrize("mode", DSTILL_MODES)
