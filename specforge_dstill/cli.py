@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -104,6 +105,8 @@ def _dispatch(words: list[str]) -> int:
         close = nearest(name, VERBS)
         hint = f"; did you mean {close}?" if close else ""
         raise UserError(f"unknown command {name!r}{hint} (commands: {', '.join(VERBS)})")
+    # SpecForge says so on import; no verb uses that attention of its drafters.
+    warnings.filterwarnings("ignore", message="flash_attn is not found")
     # Intermixed: overrides may stand between options.
     args = parser_of(name).parse_intermixed_args(words[1:])
     status: int = importlib.import_module(VERBS[name].module).run(args)

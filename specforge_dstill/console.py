@@ -9,8 +9,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,6 +20,7 @@ from specforge_dstill.stopping import Stopped, unwinding_on_signals
 
 DONE, FAILED, USER_MISTAKE = 0, 1, 2
 _INTERRUPTED = 130
+_PACKAGE = Path(__file__).parent
 _NO_READER = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
 # Ranks mostly share a mistake. The first of a node names it; torchrun then stops the others, well
 # within this time, and only a rank that is alone with its mistake gets to speak.
@@ -77,7 +79,7 @@ def exit_status(command: Callable[[], int]) -> int:
     gone (``| head``) it ends without a word, as others do.
     """
     try:
-        with unwinding_on_signals():
+        with unwinding_on_signals(), _one_line_warnings():
             status = command()
         sys.stdout.flush()
         return status
@@ -100,6 +102,29 @@ def exit_status(command: Callable[[], int]) -> int:
         return USER_MISTAKE
     except KeyboardInterrupt:
         return _INTERRUPTED
+
+
+@contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """Warnings that our code gives look like its errors, without a place in the source."""
+    before = warnings.formatwarning
+
+    def as_line(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if not Path(filename).is_relative_to(_PACKAGE):
+            return before(message, category, filename, lineno, line)
+        return f"specforge-dstill: warning: {' '.join(str(message).split())}\n"
+
+    warnings.formatwarning = as_line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _drop_output() -> None:

@@ -6,6 +6,7 @@ import argparse
 import subprocess
 import sys
 import types
+import warnings
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,34 @@ def test_a_users_mistake_in_a_verb_is_one_line(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(cli.VERBS, "fake", cli.Verb(module.__name__, "fake it", "fake this"))
     assert error_of(capsys, "fake", "good") == "specforge-dstill: error: no good"
+
+
+def test_a_warning_of_ours_is_one_line_and_others_stay(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_args: argparse.Namespace) -> int:
+        # As it is written; pytest takes warnings away before that.
+        for where in (cli.__file__, "other.py"):
+            print(warnings.formatwarning(UserWarning("the cache\n is old"), UserWarning, where, 7))
+        return 0
+
+    module = types.ModuleType("specforge_dstill.fake")
+    vars(module).update(add_arguments=lambda parser: None, run=run)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(cli.VERBS, "fake", cli.Verb(module.__name__, "fake it", "fake"))
+    before = warnings.formatwarning
+    assert main(["fake"]) == 0
+    assert warnings.formatwarning is before
+    ours, _, *others = capsys.readouterr().out.splitlines()
+    assert ours == "specforge-dstill: warning: the cache is old"
+    assert others[0] == "other.py:7: UserWarning: the cache"
+
+
+def test_help_does_not_speak_of_flash_attention() -> None:
+    """SpecForge does when it is imported."""
+    command = [sys.executable, "-m", "specforge_dstill", "evaluate", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
+    assert "flash_attn" not in done.stderr
 
 
 def test_init_writes_once(
