@@ -34,7 +34,12 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"{path} exists already; name another file with --output") from None
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
-    print(f"wrote {path}")
+    given = {
+        "model.target_model_path": args.target != _TARGET,
+        "model.draft_model_config": args.draft_config != _DRAFT_CONFIG,
+    }
+    missing = " and ".join(key for key, is_given in given.items() if not is_given)
+    print(f"wrote {path}" + (f"; set {missing} in it" if missing else ""))
     return DONE
 
 

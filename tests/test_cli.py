@@ -108,11 +108,15 @@ def test_init_writes_once(
     text = Path("dstill.yaml").read_text(encoding="utf-8")
     assert 'target_model_path: "Org/model"' in text
     assert "@" not in text
-    capsys.readouterr()
+    assert capsys.readouterr().out == "wrote dstill.yaml\n"
     assert "dstill.yaml exists already" in error_of(capsys, "init")
     assert Path("dstill.yaml").read_text(encoding="utf-8") == text
     assert main(["init", "--output", "other.yaml"]) == 0
-    capsys.readouterr()
+    left = "model.target_model_path and model.draft_model_config"
+    assert capsys.readouterr().out == f"wrote other.yaml; set {left} in it\n"
+    assert main(["init", "--output", "third.yaml", "--target", "Org/model"]) == 0
+    left = "model.draft_model_config"
+    assert capsys.readouterr().out == f"wrote third.yaml; set {left} in it\n"
     assert "cannot write no/dir.yaml" in error_of(capsys, "init", "--output", "no/dir.yaml")
 
 

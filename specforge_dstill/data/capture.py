@@ -42,7 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="whose layers and tensors; a DSpark draft config makes dflash and our modes dspark "
         "(default: dflash)",
     )
-    add("--conversations", required=True, metavar="FILE", help="what regenerate wrote")
+    add(
+        "--conversations",
+        required=True,
+        metavar="FILE",
+        help="what regenerate wrote, or your own JSONL of answered conversations: a list of role "
+        'and content (or from and value) under "conversations" or "messages"',
+    )
     add("--output", type=Path, metavar="FOLDER", help="default: data.hidden_states_path")
     add("--limit", type=positive, metavar="N", help="capture the first N conversations only")
     add("--backend", choices=("transformers", "sglang"), default="transformers")

@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import Self, TextIO
 
+_SLOW = 0.1  # fewer a second are told the other way round
+
 
 class Progress:
     """Counts ``total`` things of one ``unit`` ("sample"); ``done`` were there before this run.
@@ -54,7 +56,8 @@ class Progress:
     def _print(self) -> None:
         self._last = time.monotonic()
         rate = (self._done - self._before) / max(self._last - self._start, 1e-9)
-        line = f"{self._what}: {self._done}/{self._total} {self._unit}, {rate:.2f} a second"
+        pace = f"{1 / rate:.0f} s each" if 0 < rate < _SLOW else f"{rate:.2f} a second"
+        line = f"{self._what}: {self._done}/{self._total} {self._unit}, {pace}"
         if rate > 0 and self._done < self._total:
             line += f", {_span((self._total - self._done) / rate)} left"
         print(line, file=self._stream, flush=True)

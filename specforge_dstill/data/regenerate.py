@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompts",
         required=True,
         metavar="FILE|NAME",
-        help='JSONL of {"turns": […]}, or a data set on the Hub: NAME[:split], hub:NAME[:split]',
+        help='JSONL of {"turns": […]} or of conversations, whose user turns are answered anew; or '
+        "a data set on the Hub: NAME[:split], hub:NAME[:split]",
     )
     add("--output", required=True, type=Path, metavar="FILE", help="the conversations, JSONL")
     add("--backend", choices=("transformers", "openai"), default="transformers")

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     add_run_file(parser)
     counts = parser.add_argument_group("what there is").add_argument
-    counts("--conversations", metavar="FILE", help="answers, tokenized as capture does it")
+    counts("--conversations", metavar="FILE", help="what capture takes, tokenized alike")
     counts("--prompts", metavar="FILE", help="prompts that are not answered yet")
     counts("--answer-tokens", type=positive, metavar="N", help="an answer's, with --prompts")
     counts("--limit", type=positive, metavar="N", help="the first N conversations or prompts only")

@@ -216,7 +216,9 @@ def test_tokens_that_the_target_does_not_have(tmp_path: Path) -> None:
     highest = int(load_features(path)["input_ids"].max())
     check(tmp_path, vocab_size=highest + 1)
     line = fault(tmp_path, vocab_size=highest)
-    assert line.startswith(f"{path}: has token {highest}, and the target's vocabulary has {highest}")
+    assert line.startswith(
+        f"{path}: has token {highest}, and the target's vocabulary has {highest}"
+    )
     assert "set model.target_model_path to that one" in line
 
 

@@ -48,6 +48,10 @@ def test_conversations_round_trip(tmp_path: Path, key: str) -> None:
     assert found.as_dict() == {"id": "x", "conversations": messages}
 
 
+NO_ANSWER = (
+    "{f}:1: the conversation has no answer of the assistant; have the target answer the file with: "
+    "specforge-dstill regenerate, or take the line out"
+)
 ARRAY = (
     "{f}: the file is one JSON array; it needs one JSON object a line, without brackets and commas "
     "around them (jq -c '.[]' {f} writes that)"
@@ -103,8 +107,7 @@ def test_bad_prompt_files(tmp_path: Path, text: str, message: str) -> None:
         ('{"conversations": []}', "{f}:1: the conversation must be a list of one or more messages"),
         (
             '{"conversations": [{"role": "user", "content": "q"}]}',
-            "{f}:1: the conversation has no answer of the assistant; have the target answer the "
-            "file with: specforge-dstill regenerate, or take the line out",
+            NO_ANSWER,
         ),
         (
             '{"messages": [{"role": "wizard", "content": "q"}]}',

@@ -26,6 +26,18 @@ def test_plain_lines_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_what_takes_long_is_told_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 300.0, 300.0, 600.0])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    stream = io.StringIO()
+    with Progress("decode", total=2, unit="turn", stream=stream) as progress:
+        progress.advance()
+    assert stream.getvalue().splitlines() == [
+        "decode: 1/2 turns, 300 s each, 5:00 left",
+        "decode: 1/2 turns, 600 s each, 10:00 left",
+    ]
+
+
 def test_a_bar_on_a_terminal() -> None:
     stream = Terminal()
     with Progress("collect", total=3, unit="block", stream=stream) as progress:
