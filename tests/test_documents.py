@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -125,6 +126,17 @@ def test_the_tree_names_every_part_of_the_package() -> None:
     for example in sorted(p.name for p in (ROOT / "examples").iterdir() if p.is_dir()):
         if not example.startswith("__"):
             assert f"examples/{example}/" in tree, f"examples/{example} is not in README's tree"
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(path: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", path.read_text()):
+        name, _, heading = link.partition("#")
+        there = path.parent / name if name else path
+        assert there.exists(), link
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", there.read_text(), flags=re.MULTILINE)
+            assert heading in {title.lower().replace(" ", "-") for title in titles}, link
 
 
 def test_every_file_that_the_readme_names_is_there() -> None:
