@@ -18,8 +18,8 @@ from specforge_dstill import cli
 from specforge_dstill.data import targets
 from specforge_dstill.data.answer_folder import AnswerFolder
 from specforge_dstill.data.generation import Decoding
-from specforge_dstill.data.greedy_answers import weights_fingerprint
 from specforge_dstill.data.manifest import CacheManifest
+from specforge_dstill.data.target_identity import weights_fingerprint
 from specforge_dstill.evaluation.report import Report, report_from_json
 from specforge_dstill.verbs import replay
 

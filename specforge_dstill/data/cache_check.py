@@ -31,6 +31,7 @@ def check_cache(
     vocab_size: int | None = None,
     dtype: torch.dtype | None = None,
     target_hash: str | None = None,
+    target_weights: str = "",
     rank: int = 0,
     world_size: int = 1,
 ) -> list[FeatureInfo]:
@@ -42,7 +43,8 @@ def check_cache(
         layers: the draft config's target layers; ``width`` is what they make of a row.
         vocab_size: the target's; None leaves tokens unchecked.
         dtype: the draft's. States of another one are a warning, float8 ones are meant so.
-        target_hash: ``config_hash`` of the run's target. Another target's cache is a warning.
+        target_hash, target_weights: ``config_hash`` and ``weights_fingerprint`` of the run's
+            target, "" where they are unknown. Another target's cache is a warning.
 
     The first file with a fault, in SpecForge's order, raises UserError with its name.
     """
@@ -63,7 +65,7 @@ def check_cache(
     if manifest is not None:
         _check_layers(folder, manifest, layers)
         if rank == 0:
-            _compare_target(folder, manifest, target_hash)
+            _compare_target(folder, manifest, target_hash, target_weights)
     wanted = SampleCheck(
         folder=folder,
         keys=tuple(required_keys),
@@ -127,14 +129,26 @@ def _check_layers(folder: Path, manifest: CacheManifest, layers: Sequence[int]) 
         )
 
 
-def _compare_target(folder: Path, manifest: CacheManifest, target_hash: str | None) -> None:
-    """Warn of another target: its configuration can differ by a library's version alone."""
-    if target_hash is not None and manifest.target_hash != target_hash:
-        _warn(
-            f"{folder}: was captured from {manifest.target}, whose configuration is not that of "
-            "this run's target; features of another target teach a drafter nothing: if it is "
-            "another one, set model.target_model_path, or capture again into another folder"
-        )
+def _compare_target(
+    folder: Path, manifest: CacheManifest, target_hash: str | None, target_weights: str
+) -> None:
+    """Warn of another target, or another training of it.
+
+    No refusal: a library's version alone can change a configuration, and a model can be saved
+    again in other pieces.
+    """
+    pairs = {
+        "configuration is not that": (manifest.target_hash, target_hash),
+        "weights are not those": (manifest.target_weights or None, target_weights or None),
+    }
+    for what, (captured, wanted) in pairs.items():
+        if None not in (captured, wanted) and captured != wanted:
+            _warn(
+                f"{folder}: was captured from {manifest.target}, whose {what} of this "
+                "run's target; features of another target teach a drafter nothing: if it is "
+                "another one, set model.target_model_path, or capture again into another folder"
+            )
+            return
 
 
 def _warn(message: str) -> None:

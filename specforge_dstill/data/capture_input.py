@@ -15,8 +15,9 @@ from specforge_dstill.data.conversations import Conversation
 from specforge_dstill.data.encoding import Encoding
 from specforge_dstill.data.feature_files import SCALE
 from specforge_dstill.data.float8 import FLOAT8
-from specforge_dstill.data.manifest import CacheManifest, config_hash
+from specforge_dstill.data.manifest import CacheManifest
 from specforge_dstill.data.sample_check import dtype_name
+from specforge_dstill.data.target_identity import config_hash, weights_fingerprint
 from specforge_dstill.data.versions import library_versions
 from specforge_dstill.errors import UserError
 
@@ -79,6 +80,7 @@ def read_input(
     manifest = CacheManifest(
         target=plan.config.model.target_model_path,
         target_hash=config_hash(plan.target_config),
+        target_weights=weights_fingerprint(plan.config.model.target_model_path) or "",
         target_layer_ids=plan.layers,
         strategy=plan.config.training.strategy,
         keys=(*plan.layout.output_names, *([SCALE] if args.dtype == FP8 else [])),

@@ -6,10 +6,8 @@ is already in the folder is not computed again, so a run that was stopped goes o
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +21,6 @@ from specforge_dstill.data.conversations import Message, Prompt
 from specforge_dstill.data.generation import Decoding
 
 _FEATURES_BATCH_TOKENS = 8192
-_FINGERPRINT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -133,24 +130,3 @@ def _with_features(
         features = target.extract([samples[index] for index in batch])
         for index, found in zip(batch, features, strict=True):
             yield prompts[index], samples[index], found
-
-
-def weights_fingerprint(target: str) -> str | None:
-    """What tells one training of a target from another; None for a target that is no folder.
-
-    A hash of each weight file's name, size, and a piece of its middle and its end: a retrained
-    model differs there, and a large one is not read whole.
-    """
-    folder = Path(target)
-    if not folder.is_dir():
-        return None
-    digest = hashlib.sha256()
-    files = sorted(f for suffix in ("safetensors", "bin") for f in folder.glob(f"*.{suffix}"))
-    for file in files:
-        size = file.stat().st_size
-        digest.update(f"{file.name}\0{size}".encode())
-        with file.open("rb") as handle:
-            for position in (size // 2, size - _FINGERPRINT_BYTES):
-                handle.seek(max(0, position))
-                digest.update(handle.read(_FINGERPRINT_BYTES))
-    return digest.hexdigest()[:16]

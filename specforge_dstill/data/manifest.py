@@ -7,7 +7,6 @@ rows hold the checksum of every feature file: from it every byte of a cache can 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,13 +30,14 @@ _RESULTS = ("samples", "tokens", "feature_bytes", "samples_sha256", "dropped", "
 class CacheManifest:
     """Identity and results of one capture.
 
-    ``strategy`` is the SpecForge layout (dflash, dspark), ``keys`` the tensors of each file,
-    ``width`` the size of a row of hidden_states = layers x the target's hidden size.
-    ``generation`` holds the settings the answers were made with, {} when unknown; ``options``
-    those of the capture that do not decide more than the last digits; ``draft_config`` is the one
-    whose layers were captured. ``samples``, ``tokens`` and ``feature_bytes`` count the feature
-    files and what they hold, ``samples_sha256`` is that of samples.jsonl. ``dropped`` counts
-    left-out conversations by reason, ``dropped_ids`` names some of each.
+    ``target_hash`` and ``target_weights`` are of the target's configuration and weights, the latter
+    "" where they are in no folder. ``strategy`` is the SpecForge layout (dflash, dspark), ``keys``
+    the tensors of each file, ``width`` the size of a row of hidden_states = layers x the target's
+    hidden size. ``generation`` holds the settings the answers were made with, {} when unknown;
+    ``options`` those of the capture that do not decide more than the last digits; ``draft_config``
+    is the one whose layers were captured. ``samples``, ``tokens`` and ``feature_bytes`` count the
+    feature files and what they hold, ``samples_sha256`` is that of samples.jsonl. ``dropped``
+    counts left-out conversations by reason, ``dropped_ids`` names some of each.
     """
 
     target: str
@@ -66,6 +66,7 @@ class CacheManifest:
     dropped: dict[str, int] = field(default_factory=dict)
     dropped_ids: dict[str, list[str]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    target_weights: str = ""
     format: int = FORMAT
 
     def identity(self) -> dict[str, Any]:
@@ -107,15 +108,6 @@ class CacheManifest:
             return cls(**{**found, **lists})
         except (KeyError, TypeError) as error:
             raise ValueError(f"its fields are not a manifest's ({error})") from error
-
-
-def config_hash(config: Any) -> str:
-    """Hash (16 hex digits) of a transformers configuration, without where it was loaded from."""
-    values = config.to_dict()
-    for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
-        values.pop(name, None)
-    text = json.dumps(values, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def read_samples(folder: Path, manifest: CacheManifest) -> list[dict[str, Any]]:

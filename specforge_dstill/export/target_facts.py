@@ -8,7 +8,7 @@ from typing import Any
 from specforge.modeling.target.target_utils import target_text_config, target_vocab_size
 
 from specforge_dstill.data import targets
-from specforge_dstill.data.manifest import config_hash
+from specforge_dstill.data.target_identity import config_hash
 from specforge_dstill.errors import UserError
 from specforge_dstill.modes.target_scales import embed_scale, logit_softcap
 

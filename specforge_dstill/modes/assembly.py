@@ -14,7 +14,7 @@ from torch import distributed
 
 from specforge_dstill.data.cache_check import check_cache
 from specforge_dstill.data.draft_config import backbone_of, known_mask, resolve_draft
-from specforge_dstill.data.manifest import config_hash
+from specforge_dstill.data.target_identity import config_hash, weights_fingerprint
 from specforge_dstill.modes.agreement import agreed
 from specforge_dstill.modes.checkpoints import load_draft_weights, warn_of_other_teacher
 from specforge_dstill.modes.checks import (
@@ -87,6 +87,7 @@ def check_features(folder: str, config: Any, draft: Any, target_config: Any) -> 
         vocab_size=target_vocab_size(target_config),
         dtype=getattr(torch, config.model.torch_dtype),
         target_hash=config_hash(target_config),
+        target_weights=weights_fingerprint(config.model.target_model_path) or "",
         rank=distributed.get_rank() if joined else 0,
         world_size=distributed.get_world_size() if joined else 1,
     )

@@ -20,8 +20,8 @@ from specforge_dstill.data.chat_templates import OWN_TEMPLATE, template_hash
 from specforge_dstill.data.conversations import Prompt
 from specforge_dstill.data.draft_config import resolve_draft
 from specforge_dstill.data.generation import Decoding
-from specforge_dstill.data.greedy_answers import weights_fingerprint
-from specforge_dstill.data.manifest import CacheManifest, config_hash
+from specforge_dstill.data.manifest import CacheManifest
+from specforge_dstill.data.target_identity import config_hash, weights_fingerprint
 from specforge_dstill.data.versions import library_versions
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.block_shape import BlockShape

@@ -211,6 +211,17 @@ def test_another_target(tmp_path: Path) -> None:
         check(tmp_path, target_hash="abd")
 
 
+def test_another_training_of_the_target(tmp_path: Path) -> None:
+    save(tmp_path, "a.ckpt", record())
+    write_manifest(tmp_path, target="one", target_hash="abc", target_weights="w1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(tmp_path, target_hash="abc", target_weights="w1")
+        check(tmp_path, target_hash="abc")  # on the Hub
+    with pytest.warns(UserWarning, match="was captured from one, whose weights are not those"):
+        check(tmp_path, target_hash="abc", target_weights="w2")
+
+
 def test_tokens_that_the_target_does_not_have(tmp_path: Path) -> None:
     path = save(tmp_path, "a.ckpt", record())
     highest = int(load_features(path)["input_ids"].max())
