@@ -6,7 +6,7 @@ import gc
 from collections.abc import Sequence
 
 from specforge_dstill.errors import UserError
-from specforge_dstill.launch import check_inputs
+from specforge_dstill.inputs import check_inputs
 from specforge_dstill.options import ONLINE
 from specforge_dstill.runfile import RunFile, load_run
 

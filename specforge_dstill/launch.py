@@ -10,15 +10,12 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from specforge_dstill.console import FAILED, ReportedError, report, say
 from specforge_dstill.errors import UserError
-from specforge_dstill.files import make_folder
-from specforge_dstill.mode_names import DSTILL_MODES
-from specforge_dstill.options import TEACHER_OPTION
+from specforge_dstill.inputs import check_outputs
 from specforge_dstill.stopping import ending_though_stuck
 
 if TYPE_CHECKING:
@@ -28,16 +25,12 @@ if TYPE_CHECKING:
     from specforge_dstill.options import DstillOptions
 
 _RENDEZVOUS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-_DRAFTERS = ("model.draft_checkpoint_path", TEACHER_OPTION)
-_MODELS = ("model.target_model_path", *_DRAFTERS)
-_OF_A_TEACHER = ("dstill_collect", "dstill_student")
 # In what gloo and NCCL say of a collective that another rank has left.
 _SIGNS_OF_A_LOST_RANK = ("gloo/transport", "ncclRemoteError")
 _LOST_RANK = (
     "another rank of this run has ended, so this one cannot go on; what was finished stays, run "
     "the same command again"
 )
-_FEATURE_SUFFIXES = (".ckpt", ".ckpt.gz")
 
 
 @contextmanager
@@ -91,79 +84,6 @@ def for_role(config: Config, role: str) -> Config:
     if role == "producer":
         raw["profiling"]["enabled"] = False
     return type(config).model_validate(raw)
-
-
-def check_inputs(config: Config, *, teacher: str | None = None) -> None:
-    """UserError for a cache, checkpoint or config that the run names and that is not there.
-
-    And for a cache of ours that a mode of SpecForge's own would misread.
-
-    Args:
-        teacher: ``dstill.student.teacher`` where the run needs one.
-    """
-    from specforge_dstill.data.cache_check import refuse_float8
-    from specforge_dstill.data.targets import must_be_path
-
-    for key in ("hidden_states_path", "eval_hidden_states_path"):
-        folder = getattr(config.data, key)
-        if not folder:
-            continue
-        if not Path(folder).is_dir():
-            raise UserError(
-                f"data.{key}: no folder {folder} (paths count from {Path.cwd()}); make it with: "
-                "specforge-dstill capture"
-            )
-        first = _first_features(folder)
-        if first is None:
-            raise UserError(
-                f"data.{key}: {folder} holds no feature file (*.ckpt); make them with: "
-                "specforge-dstill capture"
-            )
-        if config.training.strategy not in DSTILL_MODES:
-            refuse_float8(first, config.training.strategy)
-    named = {
-        "model.target_model_path": config.model.target_model_path,
-        "model.draft_model_config": config.model.draft_model_config,
-        "model.draft_checkpoint_path": config.model.draft_checkpoint_path,
-        TEACHER_OPTION: teacher,
-    }
-    for key, value in named.items():
-        # Models on the Hub have an owner; asking for another one takes minutes of tries.
-        path = value and (must_be_path(value) or (key in _MODELS and "/" not in value))
-        if value and path and not Path(value).expanduser().exists():
-            teacher_first = key in _DRAFTERS and config.training.strategy in _OF_A_TEACHER
-            way_out = "; train the teacher first: --mode dstill_teacher" if teacher_first else ""
-            raise UserError(
-                f"{key}: {value} does not exist (paths count from {Path.cwd()}){way_out}"
-            )
-    resumed = config.training.resume_from
-    if resumed and not Path(resumed.removeprefix("file://")).expanduser().exists():
-        raise UserError(f"training.resume_from: {resumed} does not exist")
-
-
-#: SpecForge's, in a checkpoint's folder; written as a whole.
-_STATE_FILE = "training_state.pt"
-
-
-def check_outputs(config: Config) -> None:
-    """UserError for an output folder that cannot be made, or in which this run would undo another.
-
-    SpecForge deletes a run's checkpoints of later steps when it saves an earlier one. That is
-    meant for going on from a checkpoint, not for typing a finished command again.
-    """
-    folder = Path(config.output_dir)
-    make_folder(folder)
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"output_dir: {folder} cannot be written")
-    # A folder without it is what is left of a save that was cut off.
-    done = sorted(folder.glob(f"{config.run_id}-step*/{_STATE_FILE}"))
-    if done and not config.training.resume_from:
-        last, latest = done[-1].parent, folder / f"{config.run_id}-latest"
-        raise UserError(
-            f"output_dir: {folder} holds checkpoints of this run already ({last.name}), which a "
-            f"new start would delete; go on with training.resume_from="
-            f"{latest if latest.exists() else last}, or choose another output_dir or run_id"
-        )
 
 
 def run_worker(
@@ -259,14 +179,3 @@ def _raised_in(traceback: TracebackType | None) -> str:
         name = traceback.tb_frame.f_globals.get("__name__", "")
         traceback = traceback.tb_next
     return name.partition(".")[0]
-
-
-def _first_features(folder: str) -> Path | None:
-    """Some feature file of a folder."""
-    files = (
-        Path(home, name)
-        for home, _, names in os.walk(folder)
-        for name in names
-        if name.endswith(_FEATURE_SUFFIXES)
-    )
-    return next(files, None)

@@ -11,6 +11,7 @@ from specforge_dstill.console import DONE
 from specforge_dstill.errors import UserError
 from specforge_dstill.runfile import DEFAULT_PATH
 
+PAPER_STEPS = 8
 # Paths that cannot be mistaken for a hub's names: a run that still has them says what is missing.
 _TARGET, _DRAFT_CONFIG, _CACHE = "./path/to/target", "./path/to/draft.json", "cache"
 
@@ -25,7 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    text = template(target=args.target, draft_config=args.draft_config, cache=args.cache)
+    steps = _steps(args)
+    text = template(
+        target=args.target, draft_config=args.draft_config, cache=args.cache, steps=steps
+    )
     path = Path(args.output)
     try:
         with path.open("x", encoding="utf-8") as file:
@@ -39,14 +43,40 @@ def run(args: argparse.Namespace) -> int:
         "model.draft_model_config": args.draft_config != _DRAFT_CONFIG,
     }
     missing = " and ".join(key for key, is_given in given.items() if not is_given)
-    print(f"wrote {path}" + (f"; set {missing} in it" if missing else ""))
+    notes = [f"set {missing} in it"] if missing else []
+    if given["model.draft_model_config"] and args.draft_config.endswith(".json"):
+        absent = not Path(args.draft_config).expanduser().exists()
+        notes += [f"there is no file {args.draft_config} yet"] if absent else []
+    print("; ".join([f"wrote {path}", *notes]))
     return DONE
 
 
-def template(*, target: str, draft_config: str, cache: str) -> str:
-    """The run file's text with these paths in it."""
+def _steps(args: argparse.Namespace) -> int:
+    """The paper's number of passes, or as many as the draft config's blocks allow.
+
+    Raises:
+        UserError: the draft config is a file here that no drafter can have.
+    """
+    from specforge_dstill.data.draft_file import DraftSource, draft_path
+
+    path = draft_path(args.draft_config)
+    if path is None:
+        return PAPER_STEPS
+    source = DraftSource(path)
+    source.check()
+    block_size = source.read().get("block_size")
+    return min(PAPER_STEPS, block_size - 1) if block_size else PAPER_STEPS
+
+
+def template(*, target: str, draft_config: str, cache: str, steps: int = PAPER_STEPS) -> str:
+    """The run file's text with these paths and number of passes in it."""
     text = files("specforge_dstill").joinpath("init_template.yaml").read_text(encoding="utf-8")
-    values = {"@TARGET@": target, "@DRAFT_CONFIG@": draft_config, "@CACHE@": cache}
+    values = {
+        "@TARGET@": target,
+        "@DRAFT_CONFIG@": draft_config,
+        "@CACHE@": cache,
+        "@STEPS@": steps,
+    }
     for name, value in values.items():
         # JSON strings are YAML strings.
         text = text.replace(name, json.dumps(value, ensure_ascii=False))

@@ -22,8 +22,8 @@ from specforge_dstill.after_training import (
     release_memory,
 )
 from specforge_dstill.console import DONE, Parser, exit_status, say
+from specforge_dstill.inputs import check_inputs
 from specforge_dstill.launch import (
-    check_inputs,
     follow_torchrun,
     for_role,
     refusals,

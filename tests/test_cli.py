@@ -108,7 +108,7 @@ def test_init_writes_once(
     text = Path("dstill.yaml").read_text(encoding="utf-8")
     assert 'target_model_path: "Org/model"' in text
     assert "@" not in text
-    assert capsys.readouterr().out == "wrote dstill.yaml\n"
+    assert capsys.readouterr().out == "wrote dstill.yaml; there is no file draft.json yet\n"
     assert "dstill.yaml exists already" in error_of(capsys, "init")
     assert Path("dstill.yaml").read_text(encoding="utf-8") == text
     assert main(["init", "--output", "other.yaml"]) == 0

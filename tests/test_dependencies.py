@@ -41,6 +41,7 @@ SPECFORGE_USERS = {
     "export",
     "train.py",
     "launch.py",
+    "inputs.py",
     "machine.py",
     "runfile.py",
 }

@@ -15,9 +15,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from specforge_dstill.console import say
 from specforge_dstill.errors import UserError
+from specforge_dstill.inputs import check_inputs, check_outputs
 from specforge_dstill.launch import (
-    check_inputs,
-    check_outputs,
     follow_torchrun,
     for_role,
     refusals,

@@ -63,7 +63,7 @@ def check_cache(
             "rest"
         )
     if manifest is not None:
-        _check_layers(folder, manifest, layers)
+        check_layers(folder, manifest, layers)
         if rank == 0:
             _compare_target(folder, manifest, target_hash, target_weights)
     wanted = SampleCheck(
@@ -121,7 +121,8 @@ def _entered(folder: Path, manifest: CacheManifest | None, files: Sequence[str])
     return rows
 
 
-def _check_layers(folder: Path, manifest: CacheManifest, layers: Sequence[int]) -> None:
+def check_layers(folder: Path, manifest: CacheManifest, layers: Sequence[int]) -> None:
+    """UserError for a cache of other target layers than the draft config's."""
     if manifest.target_layer_ids != tuple(layers):
         raise UserError(
             f"{folder}: cache has layers {listed(manifest.target_layer_ids)} of the target; the "

@@ -125,7 +125,10 @@ def _finish(folder: Path, manifest: CacheManifest, shards: range) -> CacheManife
     dropped = dict(sorted(Counter(reason for reason, _ in reasons).items()))
     if not written:
         why = "; ".join(f"{count} with {reason}" for reason, count in dropped.items())
-        raise UserError(f"{folder}: no conversation gave a usable sample: {why or 'none given'}")
+        raise UserError(
+            f"{folder}: no conversation gave a usable sample: {why or 'none given'} (samples are "
+            f"cut at data.max_length, {manifest.max_length} tokens)"
+        )
     ids = {reason: [i for r, i in reasons if r == reason][:_NAMED_IDS] for reason in dropped}
     listed = jsonl.lines(written)
     done = dataclasses.replace(

@@ -7,6 +7,7 @@ from typing import Any
 
 from specforge_dstill.data import targets
 from specforge_dstill.data.draft_config import BACKBONES, backbone_of_run
+from specforge_dstill.data.draft_file import check_draft_file
 from specforge_dstill.errors import UserError
 from specforge_dstill.mode_names import DSTILL_MODES
 from specforge_dstill.runfile import RunFile
@@ -43,6 +44,7 @@ class CapturePlan:
         target = targets.load_config(
             model.target_model_path, trust_remote_code=model.trust_remote_code
         )
+        check_draft_file(model, target)
         try:
             found = resolve_offline_capture(config, target_config=target)
         except (ValueError, KeyError, OSError) as error:

@@ -112,7 +112,9 @@ def chat_encoder(
 
     def encode(conversation: Conversation) -> TokenSample:
         text, spans = answer_spans(conversation, _renderer(tokenizer, kwargs, conversation.id))
-        if not spans:
+        if not spans and any(
+            m.role == "assistant" and m.content.strip() for m in conversation.messages
+        ):
             raise RewrittenAnswersError(conversation.id)
         coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids, offsets = coded["input_ids"], coded["offset_mapping"]

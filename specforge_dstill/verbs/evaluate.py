@@ -97,8 +97,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=data_set,
         metavar="NAME[=SOURCE]",
         help="""one of gsm8k, math500, humaneval, mbpp, mt-bench, swe-bench from the Hub, as many
-        prompts as the paper has; or NAME= a JSONL of {"turns": […]}, or NAME=hub:DATASET[:split];
-        repeat it for more data sets""",
+        prompts as the paper has; or NAME= a JSONL of {"turns": […]} or of conversations, or
+        NAME=hub:DATASET[:split]; repeat it for more data sets""",
     )
     add("--limit", type=positive, metavar="N", help="the first N prompts of each data set")
     add(

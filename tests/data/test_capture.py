@@ -336,7 +336,7 @@ def test_wrong_modes_are_refused(run_file: Path, conversations: Path, tmp_path: 
         run_verb(run_file, conversations, "--mode", "dflahs")
     draft = tmp_path / "draft.json"
     draft.write_text(draft.read_text().replace('"target_layer_ids": [0, 2, 3]', '"a": 1'))
-    with pytest.raises(UserError, match="does not define target capture layer ids"):
+    with pytest.raises(UserError, match="target_layer_ids is missing"):
         run_verb(run_file, conversations)
 
 

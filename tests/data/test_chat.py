@@ -124,6 +124,11 @@ def test_a_template_that_rewrites_every_answer_is_refused() -> None:
     assert caught.value.conversation == "c"
 
 
+def test_an_empty_answer_is_no_fault_of_the_template() -> None:
+    sample = encoder(make_tokenizer())(talk("w0", ""))
+    assert not sample.usable()
+
+
 def test_template_kwargs_reach_the_template() -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = (
