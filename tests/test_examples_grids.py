@@ -16,6 +16,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 ROWS = {
     *("dflash", "dflash-more", "teacher", "student", "student-root", "student-ce", "student-kd"),
     *("student-weighted", "student-k2", "student-k4"),
+    *("dflash-decay", "dflash-decay-more", "teacher-decay", "student-decay"),
 }
 
 
@@ -32,10 +33,11 @@ def test_a_grid_has_every_row_and_shares_what_it_can(
     kinds = Counter(name.partition("/")[2] for name in jobs)
     assert set(kinds) - ROWS == {
         *("records-teacher", "records-teacher-steps=2", "records-teacher-steps=4"),
-        "results",
+        *("records-teacher-decay", "results"),
     }
     assert set(kinds.values()) == {3}
     check_more(jobs, "dflash")
+    check_more(jobs, "dflash-decay")
 
 
 def check_more(jobs: dict[str, Job], baseline: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
 from typing import Any
@@ -21,6 +21,17 @@ from specforge_dstill.table import text_table
 FORMAT = 1
 TEACHER, STUDENT = "teacher", "student"
 NOTHING = "–"
+
+
+def teacher_of(drafter: str, drafters: Collection[str]) -> str | None:
+    """The drafter whose gain a student's recovery is a part of; None for what is no student.
+
+    ``student-x`` is held against ``teacher-x`` where ``drafters`` have one, else ``teacher``.
+    """
+    if drafter != STUDENT and not drafter.startswith(f"{STUDENT}-"):
+        return None
+    own = TEACHER + drafter.removeprefix(STUDENT)
+    return own if own in drafters else TEACHER
 
 
 @dataclass(frozen=True)
@@ -73,14 +84,14 @@ class Report:
         return tuple(self.scores[0].walks) if self.scores else ()
 
     def recovery(self, score: Score) -> float | None:
-        """Eq. 13 for the one pass of a drafter named ``student`` or ``student-…``.
+        """Eq. 13 for the one pass of a student, against its teacher (:func:`teacher_of`).
 
-        None for other drafters, without a ``teacher`` at one pass and at more (the most counts),
+        None for other drafters, without that teacher at one pass and at more (the most counts),
         and for a teacher that gains nothing from its passes.
         """
-        is_student = score.drafter == STUDENT or score.drafter.startswith(f"{STUDENT}-")
-        teacher = {s.steps: s.average for s in self.scores if s.drafter == TEACHER}
-        if not is_student or score.steps != 1 or 1 not in teacher:
+        name = teacher_of(score.drafter, {s.drafter for s in self.scores})
+        teacher = {s.steps: s.average for s in self.scores if s.drafter == name}
+        if score.steps != 1 or 1 not in teacher:
             return None
         return recovery(
             student_1=score.average, teacher_1=teacher[1], teacher_k=teacher[max(teacher)]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from specforge_dstill.evaluation.intervals import Array, Quantity, average, combine
 from specforge_dstill.evaluation.replay import Walk
-from specforge_dstill.evaluation.report import STUDENT, TEACHER
+from specforge_dstill.evaluation.report import teacher_of
 from specforge_dstill.evaluation.speed import Speed
 from specforge_dstill.reporting.prompts import PromptResamples
 from specforge_dstill.reporting.settings import Method, Setting
@@ -94,11 +94,11 @@ class Quantities:
 
     def recovery(self, method: Method) -> Quantity | None:
         """Eq. 13 in percent, for the methods that the evaluation's own table has it for."""
-        is_student = method.drafter == STUDENT or method.drafter.startswith(f"{STUDENT}-")
-        passes = [m.steps for m in self.setting.methods if m.drafter == TEACHER]
-        if not is_student or method.steps != 1 or 1 not in passes or max(passes) == 1:
+        name = teacher_of(method.drafter, {m.drafter for m in self.setting.methods})
+        passes = [m.steps for m in self.setting.methods if m.drafter == name]
+        if name is None or method.steps != 1 or 1 not in passes or max(passes) == 1:
             return None
-        once, more = Method(TEACHER, 1), Method(TEACHER, max(passes))
+        once, more = Method(name, 1), Method(name, max(passes))
         found = combine(_recovery, *map(self.average_tau, (method, once, more)))
         return found if np.isfinite(found.values[:, 0]).all() else None
 

@@ -43,7 +43,8 @@ EXAMPLE = """example:
       --drafter teacher=output/dstill_teacher-latest \\
       --drafter student=output/dstill_student-latest:1 --output results
 Recovery (Eq. 13) needs a drafter named teacher, at one pass and at more, and one named student
-(or student-…) at one pass. Prompts of several turns give an answer a turn.
+(or student-…) at one pass; student-x is held against teacher-x where there is one.
+Prompts of several turns give an answer a turn.
 The target's answers are kept and used again. Other prompts are answered in addition; another
 target, template, precision, or --max-new-tokens is refused and needs another --answers folder.
 

@@ -9,7 +9,7 @@ import pytest
 
 from specforge_dstill.evaluation.plots import plot_acceptance
 from specforge_dstill.evaluation.replay import Walk
-from specforge_dstill.evaluation.report import Report, Score, report_from_json
+from specforge_dstill.evaluation.report import Report, Score, report_from_json, teacher_of
 
 
 def score(drafter: str, steps: int, easy: tuple[int, ...], hard: tuple[int, ...]) -> Score:
@@ -45,6 +45,18 @@ def test_recovery_by_hand() -> None:
     found = [report.recovery(score) for score in report.scores]
     # Teacher 2.25 and 3.00, student 2.625, student-b 2.00.
     assert found == [None, None, None, 0.5, None, pytest.approx(-1 / 3)]
+
+
+def test_a_student_is_held_against_the_teacher_of_its_own_name() -> None:
+    own = (
+        score("teacher-b", 1, (1, 1), (1, 0, 0, 1)),  # 2.00 1.50
+        score("teacher-b", 3, (3, 3), (1, 0, 0, 1)),  # 4.00 1.50
+    )
+    report = Report(4, (*example().scores, *own))
+    found = {s.drafter: report.recovery(s) for s in report.scores if s.steps == 1}
+    # Teacher-b 1.75 and 2.75, student-b 2.00; the other as before.
+    assert (found["student-b"], found["student"], found["teacher-b"]) == (0.25, 0.5, None)
+    assert teacher_of("student-c", ["teacher", "teacher-b"]) == "teacher"
 
 
 def test_no_recovery_without_a_gain_or_a_teacher() -> None:
