@@ -86,8 +86,7 @@ def _check_named(config: Config, teacher: str | None) -> None:
 
 def _check_draft(config: Config) -> None:
     """Refuse a draft config file that no drafter of ours can have, or none of this target."""
-    from specforge_dstill.data.draft_config import BACKBONES
-    from specforge_dstill.data.draft_file import check_draft_file
+    from specforge_dstill.data.draft_file import BACKBONES, check_draft_file
     from specforge_dstill.data.targets import load_config
 
     if config.training.strategy not in (*DSTILL_MODES, *BACKBONES.values()):
@@ -101,7 +100,8 @@ def _check_draft(config: Config) -> None:
 def _check_for_specforge(config: Config, folder: Path, first: Path) -> None:
     """Refuse a cache of ours that a mode of SpecForge's own would misread, or fail on later."""
     from specforge_dstill.data.cache_check import check_layers, refuse_float8
-    from specforge_dstill.data.draft_config import BACKBONES, resolve_draft, target_layers
+    from specforge_dstill.data.draft_config import resolve_draft, target_layers
+    from specforge_dstill.data.draft_file import BACKBONES
     from specforge_dstill.data.manifest import CacheManifest
 
     refuse_float8(first, config.training.strategy)

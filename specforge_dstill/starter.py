@@ -55,17 +55,21 @@ def _steps(args: argparse.Namespace) -> int:
     """The paper's number of passes, or as many as the draft config's blocks allow.
 
     Raises:
-        UserError: the draft config is a file here that no drafter can have.
+        UserError: the draft config is a file here that no drafter can have, or none of a target
+            that is here.
     """
     from specforge_dstill.data.draft_file import DraftSource, draft_path
 
     path = draft_path(args.draft_config)
     if path is None:
         return PAPER_STEPS
-    source = DraftSource(path)
-    source.check()
-    block_size = source.read().get("block_size")
-    return min(PAPER_STEPS, block_size - 1) if block_size else PAPER_STEPS
+    source, target = DraftSource(path), None
+    if Path(args.target).is_dir():
+        from specforge_dstill.data.targets import load_config
+
+        target = load_config(args.target)
+    source.check(target)
+    return min(PAPER_STEPS, int(source.read()["block_size"]) - 1)
 
 
 def template(*, target: str, draft_config: str, cache: str, steps: int = PAPER_STEPS) -> str:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from specforge_dstill.data import targets
-from specforge_dstill.data.draft_config import BACKBONES, backbone_of_run
-from specforge_dstill.data.draft_file import check_draft_file
+from specforge_dstill.data.draft_config import backbone_of_run
+from specforge_dstill.data.draft_file import BACKBONES, check_draft_file
 from specforge_dstill.errors import UserError
 from specforge_dstill.mode_names import DSTILL_MODES
 from specforge_dstill.runfile import RunFile

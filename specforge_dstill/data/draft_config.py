@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from specforge_dstill.data.draft_file import BACKBONES, check_draft_file
 from specforge_dstill.errors import UserError
-
-#: Of the architectures that our modes train, SpecForge's own mode.
-BACKBONES = {"DFlashDraftModel": "dflash", "DSparkDraftModel": "dspark"}
 
 
 def resolve_draft(config: Any) -> Any:
@@ -18,15 +16,17 @@ def resolve_draft(config: Any) -> Any:
     Raises:
         UserError: there is none, or it is none of a DFlash or DSpark drafter.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from specforge.algorithms.dflash.providers import algorithm_providers
     from specforge.training.model_loading import resolve_draft_config
 
     provider = replace(
         algorithm_providers().model.draft_config, compatible_architectures=frozenset(BACKBONES)
     )
+    check_draft_file(config.model)
     try:
         return resolve_draft_config(config, provider=provider)
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, StrictDataclassError) as error:
         reason = " ".join(str(error).split())
         source = config.model.draft_model_config
         raise UserError(

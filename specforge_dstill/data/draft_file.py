@@ -11,15 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specforge_dstill.data.draft_config import BACKBONES
 from specforge_dstill.errors import UserError
-from specforge_dstill.files import reading
 
-_NEEDED = ("vocab_size", "hidden_size", "num_hidden_layers")
-_SIZES = (
-    *(*_NEEDED, "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size"),
-    *("block_size", "num_target_layers"),
+#: Of the architectures that our modes train, SpecForge's own mode.
+BACKBONES = {"DFlashDraftModel": "dflash", "DSparkDraftModel": "dspark"}
+#: What must be there, a positive integer. transformers has values of its own for most: Qwen3-8B's.
+_COUNTS = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim"),
+    *("num_attention_heads", "num_key_value_heads", "num_target_layers", "block_size"),
 )
+_POSITIVE = ("rope_theta", "rms_norm_eps", "max_position_embeddings")
+_SWITCHES = ("is_causal", "attention_bias", "use_sliding_window")
+_SLIDING = "sliding_attention"
+_LAYERS = ("full_attention", _SLIDING)
+#: A target's own name for what a draft config calls ``num_target_layers``.
+_DEPTH = "num_hidden_layers"
 
 
 def draft_path(name: str) -> Path | None:
@@ -35,45 +41,48 @@ class DraftSource:
 
     Attributes:
         layers: ``model.draft_num_hidden_layers``.
+        block_size: ``model.draft_block_size``.
         mask: ``model.mask_token_id``.
     """
 
     path: Path
     layers: int | None = None
+    block_size: int | None = None
     mask: int | None = None
 
     @classmethod
     def of(cls, model: Any) -> DraftSource | None:
         """Of a run file's ``model:`` section; None where the config is on the Hub, or nowhere."""
-        if not model.draft_model_config:
-            return None
-        path = draft_path(model.draft_model_config)
+        path = draft_path(model.draft_model_config) if model.draft_model_config else None
         if path is None:
             return None
-        return cls(path, layers=model.draft_num_hidden_layers, mask=model.mask_token_id)
+        return cls(
+            path,
+            layers=model.draft_num_hidden_layers,
+            block_size=model.draft_block_size,
+            mask=model.mask_token_id,
+        )
 
     def check(self, target_config: Any = None) -> None:
-        """UserError for the first fault, with the file's name. Other methods' drafters pass.
+        """UserError for the first fault, with the file's name.
 
         Args:
             target_config: the target's, None leaves unchecked what must agree with it.
         """
         content = self.read()
-        if not set(content.get("architectures") or ()) & set(BACKBONES):
-            return
-        if self.layers is not None:
+        if self.layers is not None:  # SpecForge makes the types of so many
             content = {**content, "num_hidden_layers": self.layers, "layer_types": None}
+        if self.block_size is not None:
+            content = {**content, "block_size": self.block_size}
         text = getattr(target_config, "text_config", None) or target_config
         for fault in _faults(content, mask=self.mask, target=text):
             raise UserError(f"{self.path}: {fault}")
 
     def read(self) -> dict[str, Any]:
         """The file's content. UserError where it is no JSON object."""
-        with reading(self.path):
-            text = self.path.read_text(encoding="utf-8")
         try:
-            content = json.loads(text)
-        except ValueError as error:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             raise UserError(f"{self.path}: not valid JSON: {error}") from None
         if not isinstance(content, dict):
             raise UserError(f"{self.path}: is no JSON object; a draft config is one")
@@ -89,69 +98,90 @@ def check_draft_file(model: Any, target_config: Any = None) -> None:
 
 def _faults(content: Mapping[str, Any], *, mask: int | None, target: Any) -> Iterator[str]:
     """What is wrong, each fault with its mend; later ones take earlier ones as mended."""
-    for key in _NEEDED:
-        if content.get(key) is None:
-            yield f"{key} is missing; name {_MEANING[key]}"
-    for key in _SIZES:
-        value = content.get(key)
-        if value is not None and not (_is_integer(value) and value > 0):
-            yield f"{key} is {value!r}, should be a positive integer"
+    names = content.get("architectures")
+    if not (isinstance(names, list) and len(names) == 1 and names[0] in BACKBONES):
+        known = " or ".join(json.dumps([name]) for name in BACKBONES)
+        yield f"architectures is {_shown(names)}, should be {known}"
+    yield from _value_faults(content)
     yield from _shape_faults(content)
     yield from _method_faults(content, mask=mask, target=target)
-    hidden = getattr(target, "hidden_size", None)
-    if hidden is not None and content["hidden_size"] != hidden:
-        yield (
-            f"hidden_size is {content['hidden_size']}, the target's is {hidden}; the drafter reads "
-            f"the target's embeddings: set it to {hidden}"
-        )
+    for key, theirs in {"hidden_size": "hidden_size", "num_target_layers": _DEPTH}.items():
+        wanted = getattr(target, theirs, content[key])
+        if content[key] != wanted:
+            yield f"{key} is {content[key]}, the target's is {wanted}; set it to {wanted}"
 
 
-_MEANING = {
-    "vocab_size": "the target's number of tokens",
-    "hidden_size": "the target's width",
-    "num_hidden_layers": "the drafter's number of layers",
-}
+def _value_faults(content: Mapping[str, Any]) -> Iterator[str]:
+    """Of single values."""
+    for key in _COUNTS:
+        if content.get(key) is None:
+            yield f"{key} is missing; name it, a positive integer"
+        if not (_is_integer(content[key]) and content[key] > 0):
+            yield f"{key} is {_shown(content[key])}, should be a positive integer"
+    for key in _POSITIVE:
+        value = content.get(key, 1)
+        if isinstance(value, bool) or not (isinstance(value, int | float) and value > 0):
+            yield f"{key} is {_shown(value)}, should be a positive number"
+    for key in _SWITCHES:
+        if content.get(key) not in (None, True, False):
+            yield f"{key} is {_shown(content[key])}, should be true or false"
 
 
 def _shape_faults(content: Mapping[str, Any]) -> Iterator[str]:
+    """Of values that must go together."""
     layers, types = content["num_hidden_layers"], content.get("layer_types")
-    if types is not None and len(types) != layers:
-        yield f"layer_types names {len(types)} layers, num_hidden_layers {layers}; make them agree"
-    heads, groups = content.get("num_attention_heads"), content.get("num_key_value_heads")
-    if heads and groups and heads % groups:
-        yield (
-            f"num_attention_heads is {heads}, no multiple of num_key_value_heads, {groups}; "
-            "change one of the two"
-        )
+    if types is not None:
+        if not (isinstance(types, list) and all(one in _LAYERS for one in types)):
+            yield f"layer_types is {_shown(types)}, should be a list of {' and '.join(_LAYERS)}"
+        if len(types) != layers:
+            yield f"layer_types names {len(types)} layers, num_hidden_layers {layers}"
+        window = content.get("sliding_window") or 0
+        slides = content.get("use_sliding_window") and _is_integer(window) and window > 0
+        if _SLIDING in types and not slides:
+            yield (
+                f"layer_types has {_SLIDING}; set use_sliding_window to true and sliding_window to "
+                "a number of tokens"
+            )
+    heads, groups = content["num_attention_heads"], content["num_key_value_heads"]
+    if heads % groups:
+        yield f"num_attention_heads is {heads}, no multiple of num_key_value_heads, {groups}"
+    if content["head_dim"] % 2:
+        yield f"head_dim is {content['head_dim']}, should be even"
+    if content["block_size"] < 2:
+        yield "block_size is 1, should be 2 or more: a token that is given and one to draft"
 
 
 def _method_faults(content: Mapping[str, Any], *, mask: int | None, target: Any) -> Iterator[str]:
+    """Of what DFlash has of its own."""
     method = content.get("dflash_config") or {}
     if not isinstance(method, Mapping):
         yield "dflash_config is no JSON object; it holds target_layer_ids and mask_token_id"
         return
     ids = method.get("target_layer_ids")
-    depth = getattr(target, "num_hidden_layers", None)
+    depth = getattr(target, _DEPTH, content["num_target_layers"])
     if not _are_layers(ids, depth):
-        said = "missing" if ids is None else json.dumps(ids)
-        last = "its last" if depth is None else depth - 1
         yield (
-            f"dflash_config.target_layer_ids is {said}; name the layers of the target that the "
-            f"drafter reads, from 0 to {last}, such as [1, 9, 17]"
+            f"dflash_config.target_layer_ids is {_shown(ids)}; name the layers of the target that "
+            f"the drafter reads, each once, from 0 to {depth - 1}"
         )
+    tokens = min(content["vocab_size"], getattr(target, "vocab_size", content["vocab_size"]))
     token = method.get("mask_token_id") if mask is None else mask
-    if token is not None and not (_is_integer(token) and 0 <= token < content["vocab_size"]):
+    if token is not None and not (_is_integer(token) and 0 <= token < tokens):
         yield (
-            f"dflash_config.mask_token_id is {token!r}; name a token from 0 to "
-            f"{content['vocab_size'] - 1}, vocab_size less one"
+            f"dflash_config.mask_token_id is {_shown(token)}; name a token of the target, from 0 "
+            f"to {tokens - 1}"
         )
 
 
-def _are_layers(ids: object, depth: int | None) -> bool:
-    if not isinstance(ids, list) or not ids:
+def _are_layers(ids: object, depth: int) -> bool:
+    if not isinstance(ids, list) or not ids or not all(_is_integer(i) for i in ids):
         return False
-    return all(_is_integer(i) and 0 <= i < (i + 1 if depth is None else depth) for i in ids)
+    return len(set(ids)) == len(ids) and all(0 <= i < depth for i in ids)
 
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    return "missing" if value is None else json.dumps(value)

@@ -9,11 +9,11 @@ from typing import Any
 from specforge.modeling.draft.dflash import resolve_dflash_attention_layout
 
 from specforge_dstill.data.draft_config import (
-    BACKBONES,
     confidence_enabled,
     known_mask,
     target_layers,
 )
+from specforge_dstill.data.draft_file import BACKBONES
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.block_shape import BlockShape
 

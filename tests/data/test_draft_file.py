@@ -22,6 +22,9 @@ SOUND: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "layer_types": ["full_attention", "full_attention"],
+    "intermediate_size": 48,
+    "head_dim": 8,
+    "num_target_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "block_size": 8,
@@ -42,25 +45,41 @@ def method(**changes: Any) -> dict[str, Any]:
 
 def test_a_sound_one_passes(tmp_path: Path) -> None:
     source(tmp_path).check(TARGET)
-    source(tmp_path, num_key_value_heads=None, layer_types=None).check(TARGET)
+    source(tmp_path, layer_types=None, rope_theta=10000, is_causal=False).check(TARGET)
+    slides = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6}
+    source(tmp_path, **slides, use_sliding_window=True).check(TARGET)
     source(tmp_path, **method(mask_token_id=None)).check(SimpleNamespace(text_config=TARGET))
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"vocab_size": None}, "vocab_size is missing; name the target's number of tokens"),
-        ({"block_size": "16"}, "block_size is '16', should be a positive integer"),
+        ({"vocab_size": None}, "vocab_size is missing; name it"),
+        ({"head_dim": None}, "head_dim is missing; name it"),
+        ({"num_hidden_layers": -2}, "num_hidden_layers is -2, should be a positive integer"),
+        ({"hidden_size": 32.0}, "hidden_size is 32.0, should be a positive integer"),
+        ({"block_size": 1}, "block_size is 1, should be 2 or more"),
+        ({"head_dim": 7}, "head_dim is 7, should be even"),
+        ({"rope_theta": "10000"}, 'rope_theta is "10000", should be a positive number'),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps is -1.0, should be a positive number"),
+        ({"is_causal": "no"}, 'is_causal is "no", should be true or false'),
+        ({"architectures": ["Foo"]}, 'architectures is ["Foo"], should be ["DFlashDraftModel"]'),
+        ({"layer_types": "full"}, 'layer_types is "full", should be a list of full_attention'),
+        ({"layer_types": ["full_attention", None]}, "should be a list of full_attention and"),
+        ({"layer_types": ["sliding_attention"] * 2}, "set use_sliding_window to true"),
+        ({"num_target_layers": 6}, "num_target_layers is 6, the target's is 4; set it to 4"),
+        ({"block_size": "16"}, 'block_size is "16", should be a positive integer'),
         ({"num_hidden_layers": 5}, "layer_types names 2 layers, num_hidden_layers 5"),
         ({"num_attention_heads": 5}, "num_attention_heads is 5, no multiple of num_key_value"),
         ({"hidden_size": 48}, "hidden_size is 48, the target's is 32"),
         ({"dflash_config": [1]}, "dflash_config is no JSON object"),
         ({"dflash_config": None}, "dflash_config.target_layer_ids is missing; name the layers"),
+        (method(target_layer_ids=[2, 2]), "each once"),
         (method(target_layer_ids=[1, 4]), "target_layer_ids is [1, 4]; name the layers of the"),
         (method(target_layer_ids=[1, 4]), "from 0 to 3"),
         (method(target_layer_ids=[]), "target_layer_ids is []"),
-        (method(mask_token_id=64), "mask_token_id is 64; name a token from 0 to 63"),
-        (method(mask_token_id="<m>"), "mask_token_id is '<m>'"),
+        (method(mask_token_id=64), "mask_token_id is 64; name a token of the target, from 0 to 63"),
+        (method(mask_token_id="<m>"), 'mask_token_id is "<m>"'),
     ],
 )
 def test_faults(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -68,6 +87,14 @@ def test_faults(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
         source(tmp_path, **changes).check(TARGET)
     assert str(refused.value).startswith(f"{tmp_path / 'draft.json'}: ")
     assert said in str(refused.value)
+
+
+def test_a_mask_left_from_another_targets_config(tmp_path: Path) -> None:
+    """The target's embeddings have no such row, whatever the draft config's vocab_size."""
+    target = SimpleNamespace(**vars(TARGET), vocab_size=64)
+    copied = {"vocab_size": 151_936, **method(mask_token_id=151_669)}
+    with pytest.raises(UserError, match="is 151669; name a token of the target, from 0 to 63"):
+        source(tmp_path, **copied).check(target)
 
 
 @pytest.mark.parametrize(("text", "said"), [("{", "not valid JSON"), ("[]", "is no JSON object")])
@@ -83,25 +110,33 @@ def test_what_a_run_file_puts_over_it_counts(tmp_path: Path) -> None:
         DraftSource(path, mask=99).check(TARGET)
 
 
-def test_other_methods_drafters_and_those_on_the_hub_are_left_to_specforge(tmp_path: Path) -> None:
-    source(tmp_path, architectures=["LlamaForCausalLMEagle3"], vocab_size=None).check(TARGET)
+def test_those_on_the_hub_are_left_to_specforge() -> None:
     for name in (None, "Org/drafter"):
         check_draft_file(SimpleNamespace(draft_model_config=name), TARGET)
 
 
 @pytest.mark.parametrize("mode", ["dflash", "dstill_teacher"])
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"hidden_size": 48}, "hidden_size is 48, the target's is 32"),
+        ({"layer_types": ["full_attention"] * 3}, "layer_types names 3 layers"),
+    ],
+)
 def test_training_and_capture_tell_them_alike(
     tmp_path: Path,
     tiny_inputs: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     mode: str,
+    changes: dict[str, Any],
+    fault: str,
 ) -> None:
     write_run(tmp_path, tiny_inputs)
     monkeypatch.chdir(tmp_path)
-    path = source(tmp_path, hidden_size=48).path
+    path = source(tmp_path, **changes).path
     draft = f"model.draft_model_config={path}"
-    said = f"error: {path}: hidden_size is 48, the target's is 32"
+    said = f"error: {path}: {fault}"
     assert train(["--mode", mode, draft]) == 2
     assert said in capsys.readouterr().err
     assert main(["capture", "--conversations", "talks.jsonl", draft]) == 2
