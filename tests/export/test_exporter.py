@@ -164,8 +164,14 @@ def test_other_weights_than_the_architectures_are_refused(
     [
         ({"vocab_size": 32}, "vocab_size 32"),
         ({"num_target_layers": 36}, "num_target_layers 36"),
-        ({"dflash_config": {"target_layer_ids": [1, 4], "mask_token_id": 3}}, "target_layer_ids is [1, 4]"),
-        ({"dflash_config": {"target_layer_ids": [1, 2], "mask_token_id": 64}}, "mask_token_id is 64"),
+        (
+            {"dflash_config": {"target_layer_ids": [1, 4], "mask_token_id": 3}},
+            "ids is [1, 4]",
+        ),
+        (
+            {"dflash_config": {"target_layer_ids": [1, 2], "mask_token_id": 64}},
+            "token_id is 64",
+        ),
         ({"dflash_config": {"target_layer_ids": [1, 2]}}, "which token stands for the mask"),
     ],
 )
