@@ -5,8 +5,8 @@
     python examples/smollm2/run.py --train-prompts $P/gsm8k-train.jsonl \\
         --eval-prompts gsm8k=$P/gsm8k.jsonl mt-bench=$P/mt-bench.jsonl            [--smoke | --full]
 
-    --smoke     proves the plumbing on two CPU cores, in less than 25 minutes
-                (the default size takes hours, in pieces: see --minutes)
+    --smoke     proves the plumbing on two CPU cores (the default size takes hours, in pieces:
+                see --minutes)
     --full      for a machine with GPUs: every prompt, every anchor, the paper's epochs
 
 The stages, each a command that you could type in runs/smollm2 (their logs are in its logs/):

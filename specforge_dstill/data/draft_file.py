@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specforge_dstill.data.target_identity import TargetShape
 from specforge_dstill.errors import UserError
 
 #: Of the architectures that our modes train, SpecForge's own mode.
@@ -22,10 +23,8 @@ _COUNTS = (
 )
 _POSITIVE = ("rope_theta", "rms_norm_eps", "max_position_embeddings")
 _SWITCHES = ("is_causal", "attention_bias", "use_sliding_window")
-_SLIDING = "sliding_attention"
-_LAYERS = ("full_attention", _SLIDING)
-#: A target's own name for what a draft config calls ``num_target_layers``.
-_DEPTH = "num_hidden_layers"
+SLIDING = "sliding_attention"
+_LAYERS = ("full_attention", SLIDING)
 
 
 def draft_path(name: str) -> Path | None:
@@ -74,8 +73,8 @@ class DraftSource:
             content = {**content, "num_hidden_layers": self.layers, "layer_types": None}
         if self.block_size is not None:
             content = {**content, "block_size": self.block_size}
-        text = getattr(target_config, "text_config", None) or target_config
-        for fault in _faults(content, mask=self.mask, target=text):
+        target = None if target_config is None else TargetShape.of(target_config)
+        for fault in _faults(content, mask=self.mask, target=target):
             raise UserError(f"{self.path}: {fault}")
 
     def read(self) -> dict[str, Any]:
@@ -96,8 +95,10 @@ def check_draft_file(model: Any, target_config: Any = None) -> None:
         source.check(target_config)
 
 
-def _faults(content: Mapping[str, Any], *, mask: int | None, target: Any) -> Iterator[str]:
-    """What is wrong, each fault with its mend; later ones take earlier ones as mended."""
+def _faults(
+    content: Mapping[str, Any], *, mask: int | None, target: TargetShape | None
+) -> Iterator[str]:
+    """What is wrong, and how to mend it; later ones take earlier ones as mended."""
     names = content.get("architectures")
     if not (isinstance(names, list) and len(names) == 1 and names[0] in BACKBONES):
         known = " or ".join(json.dumps([name]) for name in BACKBONES)
@@ -105,10 +106,6 @@ def _faults(content: Mapping[str, Any], *, mask: int | None, target: Any) -> Ite
     yield from _value_faults(content)
     yield from _shape_faults(content)
     yield from _method_faults(content, mask=mask, target=target)
-    for key, theirs in {"hidden_size": "hidden_size", "num_target_layers": _DEPTH}.items():
-        wanted = getattr(target, theirs, content[key])
-        if content[key] != wanted:
-            yield f"{key} is {content[key]}, the target's is {wanted}; set it to {wanted}"
 
 
 def _value_faults(content: Mapping[str, Any]) -> Iterator[str]:
@@ -137,9 +134,9 @@ def _shape_faults(content: Mapping[str, Any]) -> Iterator[str]:
             yield f"layer_types names {len(types)} layers, num_hidden_layers {layers}"
         window = content.get("sliding_window") or 0
         slides = content.get("use_sliding_window") and _is_integer(window) and window > 0
-        if _SLIDING in types and not slides:
+        if SLIDING in types and not slides:
             yield (
-                f"layer_types has {_SLIDING}; set use_sliding_window to true and sliding_window to "
+                f"layer_types has {SLIDING}; set use_sliding_window to true and sliding_window to "
                 "a number of tokens"
             )
     heads, groups = content["num_attention_heads"], content["num_key_value_heads"]
@@ -151,32 +148,38 @@ def _shape_faults(content: Mapping[str, Any]) -> Iterator[str]:
         yield "block_size is 1, should be 2 or more: a token that is given and one to draft"
 
 
-def _method_faults(content: Mapping[str, Any], *, mask: int | None, target: Any) -> Iterator[str]:
-    """Of what DFlash has of its own."""
+def _method_faults(
+    content: Mapping[str, Any], *, mask: int | None, target: TargetShape | None
+) -> Iterator[str]:
+    """Of what DFlash has of its own, and of what must be the target's, as far as that is known."""
     method = content.get("dflash_config") or {}
     if not isinstance(method, Mapping):
         yield "dflash_config is no JSON object; it holds target_layer_ids and mask_token_id"
         return
     ids = method.get("target_layer_ids")
-    depth = getattr(target, _DEPTH, content["num_target_layers"])
-    if not _are_layers(ids, depth):
+    if not _are_layers(ids):
         yield (
             f"dflash_config.target_layer_ids is {_shown(ids)}; name the layers of the target that "
-            f"the drafter reads, each once, from 0 to {depth - 1}"
+            "the drafter reads, each once, from 0"
         )
-    tokens = min(content["vocab_size"], getattr(target, "vocab_size", content["vocab_size"]))
     token = method.get("mask_token_id") if mask is None else mask
-    if token is not None and not (_is_integer(token) and 0 <= token < tokens):
-        yield (
-            f"dflash_config.mask_token_id is {_shown(token)}; name a token of the target, from 0 "
-            f"to {tokens - 1}"
-        )
+    if token is not None and not _is_integer(token):
+        yield f"dflash_config.mask_token_id is {_shown(token)}; name a token's number"
+    own = ("num_target_layers", "hidden_size", "vocab_size")
+    told = TargetShape(*(content[key] for key in own))
+    yield from (target or told).misfits(
+        vocab_size=None,  # that of the embeddings counts; another one is a warning
+        hidden_size=content["hidden_size"],
+        num_target_layers=content["num_target_layers"],
+        layer_ids=ids or (),
+        mask_token_id=token,
+    )
 
 
-def _are_layers(ids: object, depth: int) -> bool:
+def _are_layers(ids: object) -> bool:
     if not isinstance(ids, list) or not ids or not all(_is_integer(i) for i in ids):
         return False
-    return len(set(ids)) == len(ids) and all(0 <= i < depth for i in ids)
+    return len(set(ids)) == len(ids)
 
 
 def _is_integer(value: object) -> bool:

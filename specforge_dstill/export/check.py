@@ -126,7 +126,8 @@ def _layers(folder: Folder, target: TargetFacts) -> str:
     shift = 1 if folder.layout == SPECULATORS else 0
     written = [layer + shift for layer in folder.facts.layer_ids]
     reads = ", ".join(map(str, folder.facts.layer_ids))
-    return f"outputs of target layers {reads} of 0 to {target.layers - 1}, written as {written}"
+    last = target.shape.layers - 1
+    return f"outputs of target layers {reads} of 0 to {last}, written as {written}"
 
 
 def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:

@@ -13,11 +13,10 @@ from specforge_dstill.data.draft_config import (
     known_mask,
     target_layers,
 )
-from specforge_dstill.data.draft_file import BACKBONES
+from specforge_dstill.data.draft_file import BACKBONES, SLIDING
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.block_shape import BlockShape
 
-SLIDING = "sliding_attention"
 DSPARK = "DSparkDraftModel"
 ARCHITECTURES = tuple(BACKBONES)
 

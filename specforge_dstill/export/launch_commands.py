@@ -54,7 +54,7 @@ def unserved(facts: DraftFacts, target: TargetFacts) -> dict[str, str]:
             "trained to see its block whole, engines cut the block by the window, too"
         )
         return {"SGLang": reason, "vLLM": reason}
-    last = target.layers - 1
+    last = target.shape.layers - 1
     if last not in facts.layer_ids:
         return {}
     return {

@@ -50,7 +50,7 @@ def native_config(
     method: Json = {
         "block_size": facts.block_size,
         "mask_token_id": facts.mask_token_id,
-        "num_target_layers": target.layers,
+        "num_target_layers": target.shape.layers,
         "target_layer_ids": list(facts.layer_ids),
     }
     told: Json = {} if facts.is_causal is None else {"is_causal": facts.is_causal}
@@ -76,7 +76,7 @@ def native_config(
         "max_window_layers": plain["max_window_layers"],
         **told,
         "block_size": facts.block_size,
-        "num_target_layers": target.layers,
+        "num_target_layers": target.shape.layers,
         **markov,
         "dflash_config": {**method, **_nested(markov)},
     }
@@ -110,7 +110,7 @@ def speculators_config(native: Json, facts: DraftFacts, target: TargetFacts) -> 
         "aux_hidden_state_layer_ids": [layer + 1 for layer in facts.layer_ids],
         "mask_token_id": facts.mask_token_id,
         "draft_vocab_size": native["vocab_size"],
-        "target_hidden_size": target.hidden_size,
+        "target_hidden_size": target.shape.hidden_size,
         "sliding_window_non_causal": not facts.is_causal,
         **markov,
         "sample_from_anchor": facts.markov is not None,

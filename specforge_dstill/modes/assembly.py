@@ -77,6 +77,7 @@ def list_samples(folder: str) -> list[str]:
 def check_features(folder: str, config: Any, draft: Any, target_config: Any) -> None:
     """Look at every file of a cache once, each rank at its share. UserError for what is wrong."""
     joined = distributed.is_available() and distributed.is_initialized()
+    rank = distributed.get_rank() if joined else 0
     layers = [int(layer) for layer in draft.target_layer_ids]
     check_cache(
         Path(folder),
@@ -87,8 +88,9 @@ def check_features(folder: str, config: Any, draft: Any, target_config: Any) -> 
         vocab_size=target_vocab_size(target_config),
         dtype=getattr(torch, config.model.torch_dtype),
         target_hash=config_hash(target_config),
-        target_weights=weights_fingerprint(config.model.target_model_path) or "",
-        rank=distributed.get_rank() if joined else 0,
+        # The first rank compares it, and alone reads it.
+        target_weights="" if rank else weights_fingerprint(config.model.target_model_path) or "",
+        rank=rank,
         world_size=distributed.get_world_size() if joined else 1,
     )
 

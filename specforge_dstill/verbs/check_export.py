@@ -104,7 +104,7 @@ def _logits(run_file: RunFile, folder: Folder, training: Exportable, cache: str 
         return Finding("logits", "not compared: no feature cache; name one with --cache")
     recorded = recorded_blocks(
         cache,
-        width=len(training.facts.layer_ids) * training.target.hidden_size,
+        width=len(training.facts.layer_ids) * training.target.shape.hidden_size,
         max_length=run_file.config.data.max_length,
     )
     model = run_file.config.model.model_copy(update={"target_model_path": training.target.name})

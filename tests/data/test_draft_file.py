@@ -15,7 +15,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.train import main as train
 from tests.modes.running import write_run
 
-TARGET = SimpleNamespace(hidden_size=32, num_hidden_layers=4)
+TARGET = SimpleNamespace(hidden_size=32, num_hidden_layers=4, vocab_size=64)
 SOUND: dict[str, Any] = {
     "architectures": ["DFlashDraftModel"],
     "vocab_size": 64,
@@ -67,7 +67,7 @@ def test_a_sound_one_passes(tmp_path: Path) -> None:
         ({"layer_types": "full"}, 'layer_types is "full", should be a list of full_attention'),
         ({"layer_types": ["full_attention", None]}, "should be a list of full_attention and"),
         ({"layer_types": ["sliding_attention"] * 2}, "set use_sliding_window to true"),
-        ({"num_target_layers": 6}, "num_target_layers is 6, the target's is 4; set it to 4"),
+        ({"num_target_layers": 6}, "num_target_layers is 6, the target has 4"),
         ({"block_size": "16"}, 'block_size is "16", should be a positive integer'),
         ({"num_hidden_layers": 5}, "layer_types names 2 layers, num_hidden_layers 5"),
         ({"num_attention_heads": 5}, "num_attention_heads is 5, no multiple of num_key_value"),
@@ -75,10 +75,10 @@ def test_a_sound_one_passes(tmp_path: Path) -> None:
         ({"dflash_config": [1]}, "dflash_config is no JSON object"),
         ({"dflash_config": None}, "dflash_config.target_layer_ids is missing; name the layers"),
         (method(target_layer_ids=[2, 2]), "each once"),
-        (method(target_layer_ids=[1, 4]), "target_layer_ids is [1, 4]; name the layers of the"),
-        (method(target_layer_ids=[1, 4]), "from 0 to 3"),
+        (method(target_layer_ids=[1, 4]), "target_layer_ids is [1, 4], the target has layers"),
+        (method(target_layer_ids=[1, 4]), "layers 0 to 3"),
         (method(target_layer_ids=[]), "target_layer_ids is []"),
-        (method(mask_token_id=64), "mask_token_id is 64; name a token of the target, from 0 to 63"),
+        (method(mask_token_id=64), "mask_token_id is 64, the target has tokens 0 to 63"),
         (method(mask_token_id="<m>"), 'mask_token_id is "<m>"'),
     ],
 )
@@ -91,10 +91,16 @@ def test_faults(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
 
 def test_a_mask_left_from_another_targets_config(tmp_path: Path) -> None:
     """The target's embeddings have no such row, whatever the draft config's vocab_size."""
-    target = SimpleNamespace(**vars(TARGET), vocab_size=64)
     copied = {"vocab_size": 151_936, **method(mask_token_id=151_669)}
-    with pytest.raises(UserError, match="is 151669; name a token of the target, from 0 to 63"):
-        source(tmp_path, **copied).check(target)
+    with pytest.raises(UserError, match="is 151669, the target has tokens 0 to 63"):
+        source(tmp_path, **copied).check(TARGET)
+
+
+def test_a_mask_beyond_the_tokenizer_and_within_the_embeddings_is_one(tmp_path: Path) -> None:
+    padded = SimpleNamespace(**vars(TARGET), padded_vocab_size=80)
+    source(tmp_path, **method(mask_token_id=70)).check(padded)
+    with pytest.raises(UserError, match="tokens 0 to 63"):
+        source(tmp_path, **method(mask_token_id=70)).check(TARGET)
 
 
 @pytest.mark.parametrize(("text", "said"), [("{", "not valid JSON"), ("[]", "is no JSON object")])

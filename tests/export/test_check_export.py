@@ -86,7 +86,10 @@ def test_the_engines_own_keys_are_checked_without_training_too(
         (lambda c: c["dflash_config"].pop("block_size"), "dflash_config.block_size is missing"),
         (lambda c: c.pop("rope_theta"), "rope_theta is missing, should be 10000.0"),
         (lambda c: c["dflash_config"].update(target_layer_ids=[2, 3]), "is [2, 3], should be [1"),
-        (lambda c: c["dflash_config"].update(target_layer_ids=[1, 9]), "reads target layer 9"),
+        (
+            lambda c: c["dflash_config"].update(target_layer_ids=[1, 9]),
+            "the target has layers 0 to 3",
+        ),
         (lambda c: c["dflash_config"].update(mask_token_id=5), "mask_token_id is 5, should be 3"),
         (lambda c: c["dflash_config"].update(use_swa=True), "use_swa is true: engines act on it"),
         (lambda c: c.update(dtype="bfloat16"), "names dtype bfloat16, the tensors are float32"),

@@ -162,8 +162,8 @@ def test_other_weights_than_the_architectures_are_refused(
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"vocab_size": 32}, "vocab_size 32"),
-        ({"num_target_layers": 36}, "num_target_layers 36"),
+        ({"vocab_size": 32}, "vocab_size is 32"),
+        ({"num_target_layers": 36}, "num_target_layers is 36"),
         (
             {"dflash_config": {"target_layer_ids": [1, 4], "mask_token_id": 3}},
             "ids is [1, 4]",

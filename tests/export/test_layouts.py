@@ -11,6 +11,7 @@ import pytest
 import torch
 from specforge.training.model_loading import load_draft_config_source
 
+from specforge_dstill.data.target_identity import TargetShape
 from specforge_dstill.errors import UserError
 from specforge_dstill.export.draft_facts import DraftFacts
 from specforge_dstill.export.launch_commands import launches
@@ -21,7 +22,13 @@ from tests import tiny
 from .checkpoints import FULL, SLIDING, WINDOW, dspark_config
 
 TARGET = TargetFacts(
-    "org/target", 4, tiny.HIDDEN, tiny.VOCAB, 1024, ("Qwen3ForCausalLM",), None, None, "hash"
+    "org/target",
+    TargetShape(4, tiny.HIDDEN, tiny.VOCAB),
+    1024,
+    ("Qwen3ForCausalLM",),
+    None,
+    None,
+    "hash",
 )
 BODY = {
     "attention_bias": False,
