@@ -23,7 +23,11 @@ from specforge_dstill.runfile import load_run
 from tests import tiny
 
 FOLDER = Path(__file__).parents[1] / "examples" / "smollm2"
-TRAINED = ("dflash", "dstill_teacher", "dstill_student")
+MODES = {
+    "dflash": "dstill_teacher",  # with the root as its only reveal level
+    "dflash-more": "dstill_teacher",
+    **{mode: mode for mode in ("dstill_teacher", "dstill_collect", "dstill_student")},
+}
 
 
 def load(name: str) -> ModuleType:
@@ -70,7 +74,7 @@ def test_the_size_decides_the_minutes(more: list[str], size: str, minutes: float
     ("argv", "part"),
     [
         (["--smoke", "--full"], "not allowed with"),
-        (["--ranks", "3"], "does not divide the 4 samples"),
+        (["--ranks", "3"], "does not divide the 2 samples"),
         (["--ranks", "0"], "does not divide"),
         (["--eval-prompts", "gsm8k.jsonl"], "is not NAME=FILE"),
     ],
@@ -99,7 +103,7 @@ def test_every_command_is_one_that_its_program_takes(size: str) -> None:
             module.add_arguments(parser)
             parser.parse_args(command[command.index(verb) + 1 :])
         elif "--mode" in command:
-            assert command[command.index("--mode") + 1] == name.removesuffix("-more")
+            assert command[command.index("--mode") + 1] == MODES[name]
             assert command[command.index("--nproc_per_node") + 1] == "2"
 
 
@@ -112,13 +116,19 @@ def test_the_baseline_is_trained_on_as_the_student_is(one_folder: Path) -> None:
             (one_folder / "w" / checkpoint).mkdir(parents=True)
         command = commands_of("--smoke", "--work", "w")["dflash-more"]
         overrides = [word for word in command if "=" in word]
-        assert overrides[-1] == expected
+        assert expected in overrides
         Path("dstill.yaml").write_text(yaml.safe_dump(run.run_document(run.SIZES["smoke"], 1)))
-        more = load_run("dstill.yaml", overrides, "dflash").config
-        student = load_run("dstill.yaml", mode="dstill_student").config
-        assert more.run_id == "dflash-more"
-        assert more.training.num_epochs == student.training.num_epochs
-        assert more.training.learning_rate == student.training.learning_rate
+        more = load_run("dstill.yaml", overrides, "dstill_teacher")
+        student = load_run("dstill.yaml", mode="dstill_student").config.training
+        assert more.config.run_id == "dflash-more"
+        assert more.options.steps == 1
+        assert more.config.training.num_epochs == student.num_epochs
+        assert more.config.training.learning_rate == student.learning_rate
+
+
+def test_the_baseline_is_a_teacher_of_one_level(one_folder: Path) -> None:
+    overrides = [word for word in commands_of("--smoke")["dflash"] if "=" in word]
+    assert overrides == ["dstill.steps=1", "run_id=dflash"]
 
 
 def test_rivals_train_side_by_side_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,31 +158,30 @@ def test_the_numbers_of_a_size_reach_its_commands(one_folder: Path) -> None:
 @pytest.mark.parametrize("size", run.SIZES)
 def test_the_run_file_of_a_size_holds_for_every_mode(size: str, ranks: int) -> None:
     Path("dstill.yaml").write_text(yaml.safe_dump(run.run_document(run.SIZES[size], ranks)))
-    for mode in (*TRAINED, "dstill_collect"):
+    for mode in set(MODES.values()):
         loaded = load_run("dstill.yaml", mode=mode)
         assert loaded.config.run_id == mode
         assert loaded.options.steps == 8
         assert loaded.options.collect.top_k == 16
         assert loaded.config.training.save_interval > 0
-        if mode != "dflash":
-            starts = loaded.config.model.draft_checkpoint_path
-            assert starts == (None if mode == "dstill_teacher" else "output/dstill_teacher-latest")
+        starts = loaded.config.model.draft_checkpoint_path
+        assert starts == (None if mode == "dstill_teacher" else "output/dstill_teacher-latest")
     one = run.run_document(run.SIZES[size], 1)["training"]["batch_size"]
     assert loaded.config.training.batch_size * ranks == one
 
 
-@pytest.mark.parametrize("mode", TRAINED)
-def test_training_goes_on_from_its_newest_checkpoint(one_folder: Path, mode: str) -> None:
-    args = run.parse(words("--smoke", "--work", "w"))
+@pytest.mark.parametrize("name", ["dflash", "dstill_teacher", "dstill_student"])
+def test_training_goes_on_from_its_newest_checkpoint(one_folder: Path, name: str) -> None:
+    def loaded() -> Any:
+        overrides = [w for w in commands_of("--smoke", "--work", "w")[name] if "=" in w]
+        return load_run("w/dstill.yaml", overrides, MODES[name])
+
     assert run.main(words("--smoke", "--work", "w"), runner=stopped_by(KeyboardInterrupt)) == 75
-    overrides = [w for w in commands_of("--smoke", "--work", "w")[mode] if "=" in w]
-    assert not overrides
-    (args.work / "output" / f"{mode}-latest").mkdir(parents=True)
-    resumed = {name: c for name, c in commands_of("--smoke", "--work", "w").items() if name == mode}
-    overrides = [w for w in resumed[mode] if "=" in w]
-    loaded = load_run("w/dstill.yaml", overrides, mode)
-    assert loaded.config.training.resume_from == f"output/{mode}-latest"
-    assert loaded.config.model.draft_checkpoint_path is None
+    assert loaded().config.training.resume_from is None
+    (Path("w/output") / f"{name}-latest").mkdir(parents=True)
+    resumed = loaded().config
+    assert resumed.training.resume_from == f"output/{name}-latest"
+    assert resumed.model.draft_checkpoint_path is None
 
 
 def stopped_by(error: type[BaseException]) -> Any:

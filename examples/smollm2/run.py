@@ -14,16 +14,18 @@ The stages, each a command that you could type in runs/smollm2 (their logs are i
     target          python examples/smollm2/prepare_target.py --output .
     regenerate      specforge-dstill regenerate --target target --prompts … --output answers.jsonl …
     capture         specforge-dstill capture --conversations answers.jsonl …
-    dflash          torchrun -m specforge.train --mode dflash            the baseline
+    dflash          torchrun -m specforge.train --mode dstill_teacher dstill.steps=1 run_id=dflash
     dstill_teacher  torchrun -m specforge.train --mode dstill_teacher
     dstill_collect  torchrun -m specforge.train --mode dstill_collect
     dstill_student  torchrun -m specforge.train --mode dstill_student
-    dflash-more     torchrun -m specforge.train --mode dflash            for the student's epochs
+    dflash-more     the baseline again, for the student's epochs
     evaluate        specforge-dstill evaluate --replay --prompts … --drafter … --output results
     decode          specforge-dstill evaluate --decode …                 for S, of fewer prompts
     report          specforge-dstill report results decoded …
 
-Without a GPU a baseline trains beside its rival, a core each; with GPUs all stages take turns.
+A teacher with one reveal level, the root, is DFlash; on a CPU it takes half of --mode dflash's
+time (see README). Without a GPU a baseline trains beside its rival, a core each; with GPUs all
+stages take turns.
 
 When its minutes are over, or at Ctrl-C, it stops; the same command goes on where it was: finished
 stages are skipped, answers, features and trajectories that are there are kept, and training goes
@@ -55,15 +57,16 @@ from stages import DSTILL, PYTHON, Stage, run_stages, train  # noqa: E402
 from specforge_dstill.runfile import merge  # noqa: E402
 
 RUN_AGAIN = 75  # EX_TEMPFAIL
-MORE = "dflash-more"
+BASELINE, MORE = "dflash", "dflash-more"
+ROOT_ONLY = "dstill.steps=1"  # what makes a teacher a DFlash drafter
 DRAFTERS = (
-    "dflash=output/dflash-latest",
+    f"{BASELINE}=output/{BASELINE}-latest",
     f"{MORE}=output/{MORE}-latest:1",
     "teacher=output/dstill_teacher-latest",
     "student=output/dstill_student-latest:1",
 )
 #: Whose curves the page shows, and the names of their logs.
-LOGS = {"dflash": "dflash", MORE: MORE, "teacher": "dstill_teacher", "student": "dstill_student"}
+LOGS = {BASELINE: BASELINE, MORE: MORE, "teacher": "dstill_teacher", "student": "dstill_student"}
 Runner = Callable[[Sequence[Stage], Path, int], None]
 
 
@@ -106,8 +109,8 @@ SIZES = {
             "training": {"num_anchors": 16, "save_interval": 10},
             "dstill": {"collect": {"anchors_per_sample": 16}},
             "modes": {
-                "dflash": {"training": {"num_epochs": 3}},
                 "dstill_teacher": {"training": {"num_epochs": 6}},
+                "dstill_student": {"training": {"num_epochs": 3}},
             },
         },
     ),
@@ -115,7 +118,7 @@ SIZES = {
         prompts=480,
         eval_prompts=16,
         new_tokens=160,
-        eval_tokens=128,
+        eval_tokens=96,
         decoded_prompts=2,
         decoded_tokens=64,
         batch=32,
@@ -142,8 +145,8 @@ SIZES = {
             },
             "dstill": {"collect": {"anchors_per_sample": None, "shard_size": 64}},
             "modes": {
-                "dflash": {"training": {"num_epochs": 5}},
                 "dstill_teacher": {"training": {"num_epochs": 10}},
+                "dstill_student": {"training": {"num_epochs": 3}},
             },
         },
     ),
@@ -233,19 +236,23 @@ def stages(args: argparse.Namespace, work: Path) -> list[Stage]:
     # A stop loses the answers that are being written, or at most this many conversations' features.
     capture = [*DSTILL, "capture", "--conversations", "answers.jsonl", "--shard-size", "32"]
 
-    def training(mode: str) -> dict[str, Sequence[str]]:
-        return {mode: trained(mode, ranks=args.ranks, work=work)}
+    def training(name: str, mode: str, *own: str, start: str = "") -> dict[str, Sequence[str]]:
+        words = [*own, *going_on(name, start, work=work)]
+        words += [] if name == mode else [f"run_id={name}"]
+        return {name: train(mode, *words, ranks=args.ranks)}
 
-    student = run_document(size, 1)["modes"]["dstill_student"]["training"]
-    more = [f"training.{name}={value}" for name, value in student.items()]
-    dflash_more = trained("dflash", *more, run_id=MORE, ranks=args.ranks, work=work)
+    teacher, student = (training(mode, mode) for mode in ("dstill_teacher", "dstill_student"))
+    baseline = training(BASELINE, "dstill_teacher", ROOT_ONLY)
+    longer = run_document(size, 1)["modes"]["dstill_student"]["training"]
+    options = [ROOT_ONLY, *(f"training.{name}={value}" for name, value in longer.items())]
+    more = training(MORE, "dstill_teacher", *options, start=BASELINE)
     return [
         Stage("target", {"target": [PYTHON, str(HERE / "prepare_target.py"), "--output", "."]}),
         Stage("regenerate", {"regenerate": regenerate}),
         Stage("capture", {"capture": capture}),
-        *in_turn_or_beside("dflash-and-teacher", training("dflash") | training("dstill_teacher")),
+        *in_turn_or_beside("dflash-and-teacher", baseline | teacher),
         Stage("dstill_collect", {"dstill_collect": train("dstill_collect", ranks=args.ranks)}),
-        *in_turn_or_beside("student-and-more", training("dstill_student") | {MORE: dflash_more}),
+        *in_turn_or_beside("student-and-more", student | more),
         *measurements(args),
     ]
 
@@ -281,18 +288,12 @@ def measurements(args: argparse.Namespace) -> list[Stage]:
     return [Stage(name, {name: command}) for name, command in commands.items()]
 
 
-def trained(mode: str, *own: str, run_id: str = "", ranks: int, work: Path) -> list[str]:
-    """The command that trains; from its newest checkpoint on, if there is one.
-
-    A training with a ``run_id`` of its own starts from the mode's finished one.
-    """
-    latest = Path("output") / f"{run_id or mode}-latest"
-    words = [*own, *([f"run_id={run_id}"] if run_id else [])]
+def going_on(run_id: str, start: str, *, work: Path) -> list[str]:
+    """Where a training starts: its newest checkpoint if there is one, else another run's last."""
+    latest = Path("output") / f"{run_id}-latest"
     if (work / latest).exists():
-        words.append(f"training.resume_from={latest}")
-    elif run_id:
-        words.append(f"model.draft_checkpoint_path=output/{mode}-latest")
-    return train(mode, *words, ranks=ranks)
+        return [f"training.resume_from={latest}"]
+    return [f"model.draft_checkpoint_path=output/{start}-latest"] if start else []
 
 
 @contextmanager
