@@ -6,7 +6,7 @@ Shapes: b samples, S sequence, L target layers, H hidden size, R rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 from specforge.runtime.contracts import TrainBatch
@@ -18,6 +18,7 @@ from specforge_dstill.maths.distillation_loss import Retained
 from specforge_dstill.maths.linear_loss import LinearLoss, TargetRows, linear_loss
 from specforge_dstill.maths.target_distance import acceptance
 from specforge_dstill.modes.block_batch import BlockBatch, SampleBlocks, stack_blocks
+from specforge_dstill.modes.divergence import LossWatch, require_finite_weights
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.feature_source import FEATURES
 from specforge_dstill.modes.markov_head import HeadedStates
@@ -103,6 +104,7 @@ class BlockStep:
     model: nn.Module
     options: DstillOptions
     shares: Shares = Shares()
+    _watch: LossWatch = field(default_factory=LossWatch, repr=False, compare=False)
 
     @property
     def drafter(self) -> BlockDrafter:
@@ -130,7 +132,10 @@ class BlockStep:
                 distributions count, ``target_last_hidden_states`` [b, S, H]; converted to the
                 drafter's dtype and device.
             alpha: the share of the teacher's distribution; 0 is cross-entropy alone.
+
+        Errors: ``UserError`` when the loss of the call before was NaN or infinite.
         """
+        self._watch.look()
         drafter = self.drafter
         head = drafter.frozen_head
         blocks = stack_blocks(drawn, mask_token_id=drafter.mask_token_id, device=head.weight.device)
@@ -154,7 +159,9 @@ class BlockStep:
             target=target,
             rows_per_tile=self.options.rows_per_tile,
         )
-        return blocks, self._with_confidence(loss, found, blocks)
+        whole = self._with_confidence(loss, found, blocks)
+        self._watch.note(whole.numerator)
+        return blocks, whole
 
     def _run(self, blocks: BlockBatch, hidden_states: Tensor) -> HeadedStates:
         if not self.drafter.has_heads:
@@ -169,7 +176,7 @@ class BlockStep:
         self, loss: LinearLoss, found: HeadedStates, blocks: BlockBatch
     ) -> BlockLoss:
         """Add the confidence head's part; even at a share of 0, so that all weights take part."""
-        terms = {field.name: getattr(loss, field.name) for field in fields(LinearLoss)}
+        terms = {part.name: getattr(loss, part.name) for part in fields(LinearLoss)}
         if found.confidence is None:
             return BlockLoss(**terms, confidence=None, learns_target=self.learns_target)
         entropy = nn.functional.binary_cross_entropy_with_logits(
@@ -187,10 +194,15 @@ def _correction(found: HeadedStates, rows: Tensor) -> Correction | None:
 
 
 def draft_weights(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """The draft's part of a drafter's state, under the names SpecForge gives it on disk."""
+    """The draft's part of a drafter's state, under the names SpecForge gives it on disk.
+
+    Errors: ``UserError`` for weights that are NaN or infinite.
+    """
     prefix = "draft_model."
-    return {
+    weights = {
         name.removeprefix(prefix): value
         for name, value in state_dict.items()
         if name.startswith(prefix)
     }
+    require_finite_weights(weights)
+    return weights
