@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from specforge_dstill.console import FAILED, ReportedError, report, say
 from specforge_dstill.errors import UserError
 from specforge_dstill.inputs import check_outputs
+from specforge_dstill.resume_refusal import readable
 from specforge_dstill.stopping import ending_though_stuck
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def refusals(*, every_value_error: bool) -> Iterator[None]:
         }
         if not (checked or missing):
             raise
-        raise UserError(" ".join(str(error).split())) from error
+        raise UserError(readable(" ".join(str(error).split()))) from error
 
 
 def follow_torchrun(
