@@ -1,9 +1,11 @@
 """Packaging of specforge-dstill."""
 
 import re
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 VERSION = re.search(
@@ -47,6 +49,23 @@ EXTRAS = {
     ],
 }
 
+# At each start of Python: `-m specforge.train` exists, wherever SpecForge is installed.
+START_UP = "import specforge_dstill._finder\n"
+
+
+class BuildWithStartUp(build_py):
+    """Puts a .pth file beside the packages, so that it lands in site-packages itself."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            (Path(self.build_lib) / "specforge_dstill.pth").write_text(START_UP, encoding="utf-8")
+
+
+# An editable wheel has no room for a .pth of ours. There the folder of train.py is a part of the
+# package "specforge" instead, which serves beside a SpecForge that is not editable itself.
+EDITABLE = "editable_wheel" in sys.argv
+
 setup(
     name="specforge-dstill",
     version=VERSION,
@@ -56,11 +75,20 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    # The folder behind "specforge" holds train.py alone. It lands beside SpecForge's own files, so
-    # that `-m specforge.train` exists; SpecForge's files are neither replaced nor removed.
-    packages=[*find_packages(include=["specforge_dstill", "specforge_dstill.*"]), "specforge"],
-    package_dir={"specforge": "specforge_dstill/_specforge"},
-    package_data={"specforge_dstill": ["init_template.yaml", "reporting/style.css", "py.typed"]},
+    packages=[
+        *find_packages(include=["specforge_dstill", "specforge_dstill.*"]),
+        *(["specforge"] if EDITABLE else []),
+    ],
+    package_dir={"specforge": "specforge_dstill/_specforge"} if EDITABLE else {},
+    package_data={
+        "specforge_dstill": [
+            "_specforge/train.py",
+            "init_template.yaml",
+            "reporting/style.css",
+            "py.typed",
+        ]
+    },
+    cmdclass={"build_py": BuildWithStartUp},
     install_requires=REQUIRES,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["specforge-dstill = specforge_dstill.cli:main"]},

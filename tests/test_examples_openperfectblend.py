@@ -118,6 +118,12 @@ def test_a_job_runs_its_steps_on_every_node(tmp_path: Path) -> None:
     assert [words[words.index("--mode") + 1] for words in stages] == list(steps[1:])
 
 
+def test_a_step_of_a_job_may_have_options(tmp_path: Path) -> None:
+    step = "dstill_teacher run_id=dflash dstill.steps=1"
+    (words,) = commands_of(tmp_path, "job.slurm", step)
+    assert checked(words)[-3:] == step.split()
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in ROOT.glob("configs/*/")))
 def test_every_target_has_its_route(tmp_path: Path, name: str) -> None:
     (words,) = commands_of(tmp_path, "train.sh", "dstill_student", NAME=name, EFFORT="{}")
@@ -125,12 +131,12 @@ def test_every_target_has_its_route(tmp_path: Path, name: str) -> None:
 
 
 def test_the_benchmarks_without_a_drafter_and_with_it(tmp_path: Path) -> None:
-    commands = commands_of(tmp_path, "evaluate.sh", "plain")
+    commands = commands_of(tmp_path, "evaluate.sh", "plain", "--template-kwargs", "{}")
     assert "--speculative-config" not in only("vllm", commands)
     args = parser_of("evaluate").parse_intermixed_args(
         checked(only("specforge-dstill", commands))[1:]
     )
-    assert (args.drafter, args.server) == (None, None)
+    assert (args.drafter, args.server, args.template_kwargs) == (None, None, {})
 
     commands = commands_of(tmp_path, "evaluate.sh", "dstill_student")
     serving = only("vllm", commands)

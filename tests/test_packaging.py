@@ -1,4 +1,4 @@
-"""What a wheel holds: our package, and train.py alone beside SpecForge's own files."""
+"""What is installed: our package, and what makes `-m specforge.train` exist."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ import setuptools
 REPOSITORY = Path(__file__).parents[1]
 
 
-@pytest.fixture
-def arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The arguments that setup.py gives to setup()."""
+def arguments_of(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What setup.py gives to setup() under a command."""
     given: dict[str, Any] = {}
     monkeypatch.setattr(setuptools, "setup", given.update)
+    monkeypatch.setattr(sys, "argv", ["setup.py", command])
     monkeypatch.chdir(REPOSITORY)
     runpy.run_path(str(REPOSITORY / "setup.py"))
     return given
+
+
+@pytest.fixture
+def arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return arguments_of("bdist_wheel", monkeypatch)
 
 
 def name_of(requirement: str) -> str:
@@ -33,12 +38,16 @@ def name_of(requirement: str) -> str:
 
 def test_packages(arguments: dict[str, Any]) -> None:
     packages = set(arguments["packages"])
-    assert {"specforge_dstill", "specforge_dstill.maths", "specforge"} <= packages
-    assert all(name == "specforge" or name.startswith("specforge_dstill") for name in packages)
+    assert {"specforge_dstill", "specforge_dstill.maths"} <= packages
+    assert all(name.startswith("specforge_dstill") for name in packages)
     assert not any("_specforge" in name for name in packages)
 
 
-def test_beside_specforges_files_goes_train_alone(arguments: dict[str, Any]) -> None:
+def test_an_editable_install_puts_train_alone_beside_specforges_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = arguments_of("editable_wheel", monkeypatch)
+    assert "specforge" in arguments["packages"]
     folder = REPOSITORY / arguments["package_dir"]["specforge"]
     names = [path.name for path in folder.iterdir() if path.name != "__pycache__"]
     assert names == ["train.py"]
@@ -73,9 +82,11 @@ def test_the_entry_beside_specforge_is_found() -> None:
     assert done.stdout.strip().endswith("train.py")
 
 
-@pytest.mark.slow
-def test_a_wheel_holds_specforge_train_and_nothing_else_there(tmp_path: Path) -> None:
-    source = tmp_path / "source"
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The content of a wheel, as it lies in site-packages."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
     shutil.copytree(
         REPOSITORY / "specforge_dstill",
         source / "specforge_dstill",
@@ -86,13 +97,74 @@ def test_a_wheel_holds_specforge_train_and_nothing_else_there(tmp_path: Path) ->
     subprocess.run(
         [
             *(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"),
-            *("--wheel-dir", str(tmp_path), str(source)),
+            *("--wheel-dir", str(folder), str(source)),
         ],
         check=True,
         timeout=300,
     )
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert [name for name in names if name.startswith("specforge/")] == ["specforge/train.py"]
-    assert {"specforge_dstill/py.typed", "specforge_dstill/init_template.yaml"} <= set(names)
-    assert any(name.endswith("licenses/LICENSE") for name in names)
+    (wheel,) = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "site")
+    return folder / "site"
+
+
+@pytest.mark.slow
+def test_a_wheel_brings_no_folder_of_specforges(installed: Path) -> None:
+    assert sorted(path.name for path in installed.iterdir() if path.suffix != ".dist-info") == [
+        "specforge_dstill",
+        "specforge_dstill.pth",
+    ]
+    for name in ("py.typed", "init_template.yaml", "_specforge/train.py"):
+        assert (installed / "specforge_dstill" / name).exists()
+    assert list(installed.glob("*.dist-info/licenses/LICENSE"))
+
+
+#: How Python finds a SpecForge, as code that is given its folder: installed, or a checkout.
+FOUND = {
+    "on the path": "sys.path.append(folder)",
+    "by an editable install's finder": """
+from importlib.util import spec_from_file_location
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "specforge":
+            init = folder + "/specforge/__init__.py"
+            where = [folder + "/specforge"]
+            return spec_from_file_location(name, init, submodule_search_locations=where)
+
+sys.meta_path.append(Finder)
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", FOUND)
+@pytest.mark.parametrize("own", [False, True])
+def test_specforge_train_is_found_wherever_specforge_is(
+    installed: Path, tmp_path: Path, how: str, own: bool
+) -> None:
+    """SpecForge itself is not hidden, nor a train.py that it may have one day."""
+    package = tmp_path / "specforge"
+    package.mkdir()
+    (package / "__init__.py").write_text("its_own = True\n")
+    if own:
+        (package / "train.py").touch()
+    code = [
+        "import site, sys",
+        f"folder = {str(tmp_path)!r}",
+        f"site.addsitedir({str(installed)!r})",
+        FOUND[how],
+        "import specforge",
+        "from importlib.util import find_spec",
+        "assert specforge.its_own",
+        "print(find_spec('specforge.train').origin)",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", "\n".join(code)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    ours = installed / "specforge_dstill" / "_specforge"
+    assert Path(done.stdout.strip()) == (package if own else ours) / "train.py"

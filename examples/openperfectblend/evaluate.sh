@@ -4,6 +4,7 @@
 source "$(dirname "$0")/settings.sh"
 
 drafter=$1 folder=served/$NAME/$1
+shift
 serve=(vllm serve "$TARGET" --port 30000 --tensor-parallel-size "$GPUS" --gpu-memory-utilization 0.8)
 if [ "$drafter" = plain ]; then
     measured=(--plain-server http://127.0.0.1:30000)
@@ -23,7 +24,7 @@ until curl --silent --fail http://127.0.0.1:30000/health > /dev/null; do
     kill -0 $server || exit 1  # it ended before it could answer
     sleep 5
 done
-# GPT-OSS's own effort is medium; other targets: --template-kwargs.
+# GPT-OSS's own effort is medium; others: bash evaluate.sh plain --template-kwargs '{…}'.
 specforge-dstill evaluate "${measured[@]}" --temperature 0,1 --concurrency 1,8,16,32 \
     --prompts gsm8k --prompts math500 --prompts humaneval --prompts mbpp --prompts mt-bench \
-    --prompts swe-bench --max-new-tokens 4096 --output "results/$NAME"
+    --prompts swe-bench --max-new-tokens 4096 --output "results/$NAME" "$@"
