@@ -21,7 +21,7 @@ from specforge_dstill.stopping import ending_though_stuck
 
 if TYPE_CHECKING:
     from specforge.application import ResolvedRun
-    from specforge.config import Config
+    from specforge.config import Config, TrainingConfig
 
     from specforge_dstill.options import DstillOptions
 
@@ -115,22 +115,15 @@ def run_worker(
         run(resolved)
         return
 
-    from specforge.distributed import destroy_distributed, init_distributed
-
     _complete_rendezvous(os.environ)
     with refusals(every_value_error=True):
         resolved.config.validate_world_size(int(os.environ["WORLD_SIZE"]))
-    with ending_though_stuck(say):
-        init_distributed(
-            timeout=training.dist_timeout,
-            tp_size=training.tp_size,
-            sp_ulysses_size=training.sp_ulysses_size,
-            sp_ring_size=training.sp_ring_size,
-        )
+    with ending_though_stuck(say), joined(training):
         try:
             run(resolved)
         except UserError as error:
-            # Once this rank leaves the group the others fail, and torchrun stops this one too.
+            # While this rank is in the group: when it leaves, gloo fails the others, and torchrun
+            # stops this one with them.
             report(error)
             raise ReportedError from error
         except RuntimeError as error:
@@ -138,8 +131,32 @@ def run_worker(
                 raise
             report(UserError(_LOST_RANK), bystander=True)
             raise ReportedError(FAILED) from error
-        finally:
+
+
+@contextmanager
+def joined(training: TrainingConfig) -> Iterator[None]:
+    """This process as a rank of the group, which it leaves at the end of the block.
+
+    After an error only where leaving waits for no other rank. NCCL's waits for those that sit in
+    a collective with this one, which then never comes; there the group is left as it is, so that
+    the error is shown, the process ends, and torchrun stops the others.
+    """
+    from specforge.distributed import destroy_distributed, init_distributed
+    from torch import distributed
+
+    init_distributed(
+        timeout=training.dist_timeout,
+        tp_size=training.tp_size,
+        sp_ulysses_size=training.sp_ulysses_size,
+        sp_ring_size=training.sp_ring_size,
+    )
+    try:
+        yield
+    except BaseException:
+        if distributed.is_initialized() and distributed.get_backend() == "gloo":
             destroy_distributed()
+        raise
+    destroy_distributed()
 
 
 def specforge_run(resolved: ResolvedRun, *, options: DstillOptions) -> None:
