@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,9 +81,28 @@ def _check_named(config: Config, teacher: str | None) -> None:
             raise UserError(
                 f"{key}: {value} does not exist (paths count from {Path.cwd()}){way_out}"
             )
-    resumed = config.training.resume_from
-    if resumed and not Path(resumed.removeprefix("file://")).expanduser().exists():
-        raise UserError(f"training.resume_from: {resumed} does not exist")
+    if config.training.resume_from:
+        _check_resume(config.training.resume_from)
+
+
+def _check_resume(source: str) -> None:
+    """Refuse a checkpoint to go on from that is not there, not one, or not whole.
+
+    SpecForge finds that when the ranks are joined, where it is a traceback of each of them.
+    """
+    if not Path(source.removeprefix("file://")).expanduser().exists():
+        raise UserError(f"training.resume_from: {source} does not exist")
+    from specforge.training.checkpoint import CheckpointManager
+
+    try:
+        state = Path(CheckpointManager.resolve_resume_dir(source), _STATE_FILE)
+    except (OSError, ValueError) as error:
+        raise UserError(f"training.resume_from: {error}") from error
+    if not zipfile.is_zipfile(state):  # as torch.save writes it, with its directory at the end
+        raise UserError(
+            f"training.resume_from: {state} cannot be read, it may be cut short; take an earlier "
+            "checkpoint"
+        )
 
 
 def _check_draft(config: Config) -> None:
@@ -131,12 +152,19 @@ def check_outputs(config: Config) -> None:
     make_folder(folder)
     if not os.access(folder, os.W_OK):
         raise UserError(f"output_dir: {folder} cannot be written")
-    # A folder without it is what is left of a save that was cut off.
-    done = sorted(folder.glob(f"{config.run_id}-step*/{_STATE_FILE}"))
+    done = _checkpoints(folder, config.run_id)
     if done and not config.training.resume_from:
-        last, latest = done[-1].parent, folder / f"{config.run_id}-latest"
+        last, latest = done[max(done)], folder / f"{config.run_id}-latest"
         raise UserError(
             f"output_dir: {folder} holds checkpoints of this run already ({last.name}), which a "
             f"new start would delete; go on with training.resume_from="
             f"{latest if latest.exists() else last}, or choose another output_dir or run_id"
         )
+
+
+def _checkpoints(folder: Path, run_id: str) -> dict[int, Path]:
+    """The checkpoints of a run, by step."""
+    form = re.compile(rf"{re.escape(run_id)}-step(\d+)")
+    named = ((form.fullmatch(path.name), path) for path in folder.iterdir())
+    # A folder without the state is what is left of a save that was cut off.
+    return {int(name[1]): path for name, path in named if name and (path / _STATE_FILE).exists()}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
@@ -282,6 +284,40 @@ def test_a_finished_run_is_not_started_over() -> None:
         check_outputs(config)
     for words in (["run_id=second"], ["run_id=first", "training.resume_from=out"]):
         check_outputs(load_run(None, ["output_dir=out", *words], "dflash").config)
+
+
+def test_the_last_checkpoint_is_that_of_the_highest_step() -> None:
+    write(OFFLINE)
+    for name in ("first-step900", "first-step1000", "first-step2-step9000", "other-step2000"):
+        Path("out", name).mkdir(parents=True)
+        Path("out", name, "training_state.pt").touch()
+    with pytest.raises(UserError, match=r"resume_from=out/first-step1000,"):
+        check_outputs(load_run(None, ["output_dir=out", "run_id=first"], "dflash").config)
+
+
+def test_a_checkpoint_to_go_on_from_is_found_and_whole_before_the_ranks_join() -> None:
+    write(OFFLINE)
+    Path("cache").mkdir()
+    Path("cache/a.ckpt").touch()
+
+    def check() -> None:
+        check_inputs(load_run(None, ["training.resume_from=out"], "dflash").config)
+
+    Path("out").mkdir()
+    with pytest.raises(UserError, match=r"^training\.resume_from: no complete checkpoint"):
+        check()
+    state = Path("out/teacher-step2/training_state.pt")
+    state.parent.mkdir()
+    torch.save({"global_step": 2}, state)
+    check()
+    whole = state.read_bytes()
+    state.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=rf"^training\.resume_from: .*{state} cannot be read"):
+        check()
+    state.write_bytes(whole)
+    shutil.copytree(state.parent, "out/student-step3")
+    with pytest.raises(UserError, match=r"^training\.resume_from: .* multiple checkpoint runs"):
+        check()
 
 
 def test_an_output_folder_that_cannot_be_made_is_told_before_training() -> None:
