@@ -10,6 +10,7 @@ import re
 from ast import literal_eval
 from collections.abc import Iterator
 from pathlib import PurePath
+from shlex import quote
 from typing import Any, TypeGuard
 
 _RECORD = "specforge_model_provenance"
@@ -27,10 +28,12 @@ def readable(message: str) -> str:
         return message
     try:
         then, now = (dict(literal_eval(found[side])) for side in ("then", "now"))
-        differences = list(_differences(then, now))
+        differences = "; ".join(_differences(then, now))
     except (ValueError, TypeError, SyntaxError, LookupError):
         return message  # recorded in another form than SpecForge 0.2's
-    return f"{found['checkpoint']} does not fit: {'; '.join(differences)}; {found['mend']}"
+    if not differences:
+        return message
+    return f"{found['checkpoint']} does not fit: {differences}; {found['mend']}"
 
 
 def _differences(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
@@ -40,10 +43,14 @@ def _differences(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
             continue
         if _is_source(before) and _is_source(after) and before[:2] == after[:2]:
             yield from _changed_files(before, after)
-        elif _is_source(before) and _is_source(after):
-            yield f"{name} was {before[1]}, and is {after[1]}"
         else:
-            yield f"{name} was {before}, and is {after}"
+            yield f"{name} was {_shown(before)}, and is {_shown(after)}"
+
+
+def _shown(value: Any) -> str:
+    """The path of what records a file or a folder, the name of what is not on this machine."""
+    named = isinstance(value, tuple) and len(value) == 2 and value[0] == "reference"
+    return str(value[1]) if named or _is_source(value) else repr(value)
 
 
 def _is_source(value: Any) -> TypeGuard[tuple[Any, ...]]:
@@ -70,10 +77,12 @@ def _files(source: tuple[Any, ...]) -> dict[str, tuple[Any, ...]]:
 
 def _changed(path: str, then: tuple[Any, ...], now: tuple[Any, ...]) -> str:
     (how, size, mark), (_, size_now, _) = then, now
-    if how != "stat" or size != size_now:
+    if how != "stat":
+        return f"{path} has other contents"
+    if size != size_now:
         return f"{path} is another file"
     seconds, nanoseconds = divmod(mark, 10**9)
     return (
         f"{path} has another time of change (if it is the same file, give it back the one that it "
-        f"had: touch -d @{seconds}.{nanoseconds:09d} {path})"
+        f"had: touch -d @{seconds}.{nanoseconds:09d} {quote(path)})"
     )
