@@ -6,52 +6,21 @@ Shapes: b samples, S sequence, L target layers, H hidden size, R rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from dataclasses import dataclass, fields
+from typing import cast
 
-from specforge.runtime.contracts import TrainBatch
 from torch import Tensor, nn
 
-from specforge_dstill.data.feature_files import HIDDEN, LAST, not_finite
+from specforge_dstill.data.feature_files import HIDDEN, LAST
 from specforge_dstill.maths.correction import Correction
 from specforge_dstill.maths.distillation_loss import Retained
 from specforge_dstill.maths.linear_loss import LinearLoss, TargetRows, linear_loss
 from specforge_dstill.maths.target_distance import acceptance
 from specforge_dstill.modes.block_batch import BlockBatch, SampleBlocks, stack_blocks
-from specforge_dstill.modes.divergence import LossWatch, require_finite_weights
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.feature_source import FEATURES
 from specforge_dstill.modes.markov_head import HeadedStates
 from specforge_dstill.options import DstillOptions
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One sequence without its padding: ids and loss mask are [S] on the CPU."""
-
-    sample_id: str
-    input_ids: Tensor
-    loss_mask: Tensor
-
-
-def samples_of(batch: TrainBatch) -> list[Sample]:
-    """Cut the padding off each sample of a batch (its ``lengths`` come from our collator).
-
-    Errors: ``UserError`` naming the sample whose states are NaN or infinite.
-    """
-    finite = batch.tensors["finite"].tolist()
-    if not all(finite):
-        pairs = zip(batch.sample_ids, finite, strict=True)
-        raise not_finite([sample_id for sample_id, fine in pairs if not fine])
-    lengths = batch.tensors["lengths"].tolist()
-    return [
-        Sample(
-            sample_id=sample_id,
-            input_ids=batch.tensors["input_ids"][row, :length].cpu(),
-            loss_mask=batch.tensors["loss_mask"][row, :length].cpu(),
-        )
-        for row, (sample_id, length) in enumerate(zip(batch.sample_ids, lengths, strict=True))
-    ]
 
 
 @dataclass(frozen=True)
@@ -104,7 +73,6 @@ class BlockStep:
     model: nn.Module
     options: DstillOptions
     shares: Shares = Shares()
-    _watch: LossWatch = field(default_factory=LossWatch, repr=False, compare=False)
 
     @property
     def drafter(self) -> BlockDrafter:
@@ -132,10 +100,7 @@ class BlockStep:
                 distributions count, ``target_last_hidden_states`` [b, S, H]; converted to the
                 drafter's dtype and device.
             alpha: the share of the teacher's distribution; 0 is cross-entropy alone.
-
-        Errors: ``UserError`` when the loss of the call before was NaN or infinite.
         """
-        self._watch.look()
         drafter = self.drafter
         head = drafter.frozen_head
         blocks = stack_blocks(drawn, mask_token_id=drafter.mask_token_id, device=head.weight.device)
@@ -159,9 +124,7 @@ class BlockStep:
             target=target,
             rows_per_tile=self.options.rows_per_tile,
         )
-        whole = self._with_confidence(loss, found, blocks)
-        self._watch.note(whole.numerator)
-        return blocks, whole
+        return blocks, self._with_confidence(loss, found, blocks)
 
     def _run(self, blocks: BlockBatch, hidden_states: Tensor) -> HeadedStates:
         if not self.drafter.has_heads:
@@ -191,18 +154,3 @@ def _correction(found: HeadedStates, rows: Tensor) -> Correction | None:
     if found.latents is None or found.weight is None:
         return None
     return Correction(found.latents[rows[..., 1:]], found.weight)
-
-
-def draft_weights(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """The draft's part of a drafter's state, under the names SpecForge gives it on disk.
-
-    Errors: ``UserError`` for weights that are NaN or infinite.
-    """
-    prefix = "draft_model."
-    weights = {
-        name.removeprefix(prefix): value
-        for name, value in state_dict.items()
-        if name.startswith(prefix)
-    }
-    require_finite_weights(weights)
-    return weights

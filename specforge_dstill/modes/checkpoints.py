@@ -7,6 +7,7 @@ SpecForge refuses a warm start across strategies. A DSTILL pipeline is made of s
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch import nn
 
 from specforge_dstill.data.draft_config import backbone_of
 from specforge_dstill.errors import UserError
+from specforge_dstill.modes.divergence import first_not_finite
 
 TEACHER = "dstill_teacher"
 FAMILY = ("dflash", "dspark", TEACHER, "dstill_student")
@@ -53,7 +55,8 @@ def load_draft_weights(draft: nn.Module, source: str, draft_config: Any, model: 
         model: SpecForge's ``model:`` section, for ``cache_dir`` and ``trust_remote_code``.
 
     Raises:
-        UserError: nothing to load there, weights of another architecture, or of another family.
+        UserError: nothing to load there, weights of another architecture, or of another family,
+            or that are not finite.
     """
     state_file = find_state_file(source)
     strategy = _strategy_of(state_file) if state_file else FAMILY[0]
@@ -79,6 +82,12 @@ def load_draft_weights(draft: nn.Module, source: str, draft_config: Any, model: 
         )
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load draft weights from {source}: {_one_line(error)}") from error
+    broken = first_not_finite(draft.state_dict())
+    if broken is not None:
+        raise UserError(
+            f"{source}: its {broken} holds NaN or infinite values, and so would all that starts "
+            "from it; take an earlier checkpoint"
+        )
 
 
 def warn_of_other_teacher(source: str) -> None:
@@ -171,6 +180,16 @@ def read_state(state_file: Path, *needed: str) -> dict[str, Any]:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
+
+
+def draft_weights(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """The draft's part of a drafter's state, under the names SpecForge gives it on disk."""
+    prefix = "draft_model."
+    return {
+        name.removeprefix(prefix): value
+        for name, value in state_dict.items()
+        if name.startswith(prefix)
+    }
 
 
 def parameter_count(draft: nn.Module) -> int:

@@ -21,12 +21,12 @@ from specforge_dstill.data.progress import Progress
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.anchors import draw_anchors
 from specforge_dstill.modes.assembly import list_samples
-from specforge_dstill.modes.block_step import Sample
 from specforge_dstill.modes.checkpoints import weights_hash
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.draws import sample_generator
 from specforge_dstill.modes.finished import finished
 from specforge_dstill.modes.refine import Refiner
+from specforge_dstill.modes.samples import Sample
 from specforge_dstill.modes.shard_calls import ShardCalls
 from specforge_dstill.options import DstillOptions
 from specforge_dstill.trajectory_store import (

@@ -12,7 +12,9 @@ from specforge_dstill.data.feature_files import all_finite
 from specforge_dstill.errors import UserError
 
 _MEND = (
-    "start again with a lower training.learning_rate; checkpoints that were saved before are finite"
+    "start anew with a lower training.learning_rate and another output_dir or run_id; a teacher's "
+    "training can start from a checkpoint saved before (all are finite) by "
+    "model.draft_checkpoint_path, while training.resume_from would bring the old rate back"
 )
 
 
@@ -37,6 +39,14 @@ class LossWatch:
 
 def require_finite_weights(weights: Mapping[str, Any]) -> None:
     """Errors: ``UserError`` naming the first weight with an element that is NaN or infinite."""
+    name = first_not_finite(weights)
+    if name is not None:
+        raise UserError(f"training diverged: {name} is not finite; {_MEND}")
+
+
+def first_not_finite(weights: Mapping[str, Any]) -> str | None:
+    """The name of the first weight with an element that is NaN or infinite; None where none is."""
     for name, value in weights.items():
         if isinstance(value, Tensor) and value.is_floating_point() and not all_finite(value):
-            raise UserError(f"training diverged: {name} is not finite, so it is not saved; {_MEND}")
+            return name
+    return None

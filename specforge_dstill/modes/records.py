@@ -16,12 +16,12 @@ from torch import Tensor
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.anchors import draw_anchors
 from specforge_dstill.modes.assembly import list_samples
-from specforge_dstill.modes.block_step import Sample
 from specforge_dstill.modes.checkpoints import build_draft, warn_of_other_teacher, weights_hash
 from specforge_dstill.modes.checks import check_samples, check_store
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.draws import sample_generator
 from specforge_dstill.modes.refine import Refiner
+from specforge_dstill.modes.samples import Sample
 from specforge_dstill.options import TEACHER_OPTION, DstillOptions
 from specforge_dstill.trajectory_store import SampleRecord, TrajectoryReader, open_store
 

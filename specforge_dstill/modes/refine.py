@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from specforge_dstill.maths.rollout import CommitRule
-from specforge_dstill.modes.block_step import Sample
 from specforge_dstill.modes.drafter import BlockDrafter, rollout_blocks
 from specforge_dstill.modes.draws import sample_generator
+from specforge_dstill.modes.samples import Sample
 from specforge_dstill.options import DstillOptions
 from specforge_dstill.token_hash import token_hash
 from specforge_dstill.trajectory_store import SampleRecord

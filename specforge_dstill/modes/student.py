@@ -20,9 +20,12 @@ from specforge_dstill.maths.root_schedule import RootSchedule, draw_states
 from specforge_dstill.maths.trajectory import masked_at, state_at
 from specforge_dstill.maths.trajectory_weights import agreement_weights
 from specforge_dstill.modes.block_batch import SampleBlocks
-from specforge_dstill.modes.block_step import BlockStep, Sample, draft_weights, samples_of
+from specforge_dstill.modes.block_step import BlockStep
+from specforge_dstill.modes.checkpoints import draft_weights
+from specforge_dstill.modes.divergence import LossWatch, require_finite_weights
 from specforge_dstill.modes.draws import sample_generator
 from specforge_dstill.modes.records import RecordSource
+from specforge_dstill.modes.samples import Sample, samples_of
 from specforge_dstill.options import StudentOptions
 from specforge_dstill.trajectory_store import SampleRecord
 
@@ -116,11 +119,13 @@ class StudentStrategy(DraftTrainStrategy):
         self._records = records
         self._schedule = schedule
         self._seed = seed
+        self._watch = LossWatch()
 
     def trainable_module(self) -> nn.Module:
         return self._step.model
 
     def forward_loss(self, batch: TrainBatch, ctx: StepContext | None = None) -> StepOutput:
+        self._watch.look()
         self.validate_batch(batch)
         p_root = self._schedule.p_root(progress_of(ctx))
         hidden_states = batch.tensors["hidden_states"]
@@ -129,6 +134,7 @@ class StudentStrategy(DraftTrainStrategy):
         )
         alpha = self._step.options.student.alpha
         blocks, loss = self._step(drawn, batch.tensors, alpha=alpha)
+        self._watch.note(loss.numerator)
         weights = blocks.weights[blocks.supervised]
         total = weights.sum()
         rows = blocks.supervised.sum().float()
@@ -149,7 +155,9 @@ class StudentStrategy(DraftTrainStrategy):
         )
 
     def checkpoint_state_filter(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
-        return draft_weights(state_dict)
+        weights = draft_weights(state_dict)
+        require_finite_weights(weights)
+        return weights
 
     def _draw_batch(
         self, samples: list[Sample], hidden_states: Tensor, *, p_root: float, visit: int

@@ -21,8 +21,11 @@ from specforge_dstill.maths.corruption import corrupt, draw_reveal
 from specforge_dstill.maths.reveal_schedule import reveal_levels
 from specforge_dstill.maths.teacher_loss import teacher_row_weights
 from specforge_dstill.modes.block_batch import SampleBlocks
-from specforge_dstill.modes.block_step import BlockStep, Sample, draft_weights, samples_of
+from specforge_dstill.modes.block_step import BlockStep
+from specforge_dstill.modes.checkpoints import draft_weights
+from specforge_dstill.modes.divergence import LossWatch, require_finite_weights
 from specforge_dstill.modes.draws import sample_generator
+from specforge_dstill.modes.samples import Sample, samples_of
 from specforge_dstill.options import TeacherOptions
 
 # A draw that leaves nothing to predict is repeated. After so many (a batch of very few, very
@@ -92,14 +95,17 @@ class TeacherStrategy(DraftTrainStrategy):
         self.required_features = step.features
         self._draw = draw
         self._seed = seed
+        self._watch = LossWatch()
 
     def trainable_module(self) -> nn.Module:
         return self._step.model
 
     def forward_loss(self, batch: TrainBatch, ctx: StepContext | None = None) -> StepOutput:
+        self._watch.look()
         self.validate_batch(batch)
         drawn = self._draw_batch(samples_of(batch), visit=ctx.global_step if ctx else 0)
         blocks, loss = self._step(drawn, batch.tensors)
+        self._watch.note(loss.numerator)
         correct = (loss.predicted == blocks.targets[blocks.supervised]).sum()
         # The mean of Eq. 2 is over non-empty blocks, summed over ranks before dividing.
         count = blocks.supervised.any(-1).sum()
@@ -115,7 +121,9 @@ class TeacherStrategy(DraftTrainStrategy):
         )
 
     def checkpoint_state_filter(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
-        return draft_weights(state_dict)
+        weights = draft_weights(state_dict)
+        require_finite_weights(weights)
+        return weights
 
     def _draw_batch(self, samples: list[Sample], *, visit: int) -> list[SampleBlocks]:
         """Draw until some position of the batch is masked and scored.

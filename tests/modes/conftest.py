@@ -18,6 +18,11 @@ def lose_the_second(*, uri, index, path):
         raise OSError("no room")
 """
 AFTER = ("dstill.collect.after_training=true",)
+# A learning rate that no weight survives.
+WILD = (
+    *("training.learning_rate=1e35", "training.max_grad_norm=1e30"),
+    *("training.num_epochs=9", "output_dir=out/wild"),
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,7 @@ def on_two_ranks(stages: Stages, tmp_path_factory: pytest.TempPathFactory) -> Tw
                 *("training.batch_size=1", "dstill.steps=7", "output_dir=out/sparse"),
             ],
             "broken": ["--mode", "dstill_teacher", f"data.hidden_states_path={broken}"],
+            "wild": ["--mode", "dstill_teacher", *WILD],
             "calls": [
                 *("--mode", "dstill_collect", start, "dstill.trajectories=called"),
                 "dstill.collect.on_shard=shipping:lose_the_second",

@@ -19,9 +19,9 @@ from transformers import Qwen3Config
 from specforge_dstill.data.feature_files import LAST
 from specforge_dstill.maths.rollout import CommitRule
 from specforge_dstill.maths.trajectory import Trajectory
-from specforge_dstill.modes.block_step import Sample
 from specforge_dstill.modes.drafter import BlockDrafter, rollout_blocks
 from specforge_dstill.modes.feature_source import collator
+from specforge_dstill.modes.samples import Sample
 from specforge_dstill.token_hash import token_hash
 from specforge_dstill.trajectory_store import SampleRecord
 from tests import tiny

@@ -288,7 +288,7 @@ import torch
 from torch import distributed
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-from specforge_dstill.modes.block_step import draft_weights
+from specforge_dstill.modes.checkpoints import draft_weights
 from specforge_dstill.modes.in_training import full_weights
 from tests.modes.support import make_drafter
 

@@ -213,6 +213,15 @@ def cut_short(folder: Path) -> None:
     path.write_bytes(whole[: len(whole) // 2])
 
 
+def not_finite(folder: Path) -> None:
+    state = torch.load(
+        folder / "out/teacher/dstill_teacher-latest/training_state.pt", weights_only=True
+    )
+    state["draft_state_dict"]["fc.weight"][0, 0] = float("nan")
+    (folder / "start/x-step1").mkdir(parents=True)
+    torch.save(state, folder / "start/x-step1/training_state.pt")
+
+
 def without_any(folder: Path) -> None:
     (folder / "start").mkdir()
 
@@ -229,6 +238,7 @@ def of_another_shape(folder: Path) -> None:
     [
         (of_another_family, "was written by mode eagle3"),
         (cut_short, "it may be cut short"),
+        (not_finite, "start: its fc.weight holds NaN"),
         (without_any, "no drafter to start from"),
         (of_another_shape, "incompatible draft tensor shapes"),
     ],
