@@ -78,21 +78,21 @@ class ShardCalls:
         Args:
             besides: shards that this run makes, which are called for when they are in place.
         """
-        owed = self._owed()
+        owed = self._owed(shards)
         for index in range(shards):
             name = shard_name(index, shards)
             if self.files is not None and name in owed and index not in besides:
                 self.make(index, shards, self.files.place(name))
 
-    def settle(self) -> None:
+    def settle(self, shards: int) -> None:
         """Wait for the calls of other ranks, once every shard is there.
 
         Errors: ``UserError`` that counts the calls that failed, of any rank, and names the first.
         """
-        owed = self._owed()
+        owed = self._owed(shards)
         while _WAITING in owed.values():
             time.sleep(_POLL_SECONDS)
-            owed = self._owed()
+            owed = self._owed(shards)
         failed = self.failed | {name: problem.decode() for name, problem in owed.items()}
         if not failed:
             return
@@ -111,10 +111,14 @@ class ShardCalls:
         if self.files is not None:
             self.files.write(shard + _SUFFIX, content)
 
-    def _owed(self) -> dict[str, bytes]:
-        """What is noted of calls that have not succeeded, by shard."""
+    def _owed(self, shards: int) -> dict[str, bytes]:
+        """What is noted of calls that have not succeeded, by shard.
+
+        Of this division into shards: nobody will make the calls of another that was here before.
+        """
         if self.files is None:
             return {}
-        names = [name for name in self.files.names() if name.endswith(_SUFFIX)]
-        found = {name.removesuffix(_SUFFIX): self.files.read(name) for name in names}
+        there = set(self.files.names())
+        names = [shard_name(index, shards) for index in range(shards)]
+        found = {name: self.files.read(name + _SUFFIX) for name in names if name + _SUFFIX in there}
         return {name: content for name, content in found.items() if content is not None}
