@@ -98,7 +98,7 @@ def check_top_k(options: DstillOptions, drafter: BlockDrafter) -> None:
 def check_store(
     store: TrajectoryReader, config: Any, options: DstillOptions, drafter: BlockDrafter
 ) -> None:
-    """Refuse a store that was made for another block size, vocabulary, length or teacher."""
+    """Refuse a store that was made for another drafter, vocabulary, length or teacher."""
     expected: dict[str, Any] = {
         "block_size": drafter.shape.positions,
         "prediction_shift": drafter.shape.shift,
@@ -106,11 +106,26 @@ def check_store(
         "vocab_size": drafter.lm_head.weight.shape[0],
         "mask_token_id": drafter.mask_token_id,
         "max_length": config.data.max_length,
+        "draft_config": expected_draft_config(store, drafter.draft_model.config),
     }
     if config.model.draft_checkpoint_path:
         # The student has just been initialised from the checkpoint: its weights are the teacher's.
         expected["teacher_hash"] = weights_hash(drafter.draft_model)
     store.check(**expected)
+
+
+def expected_draft_config(store: TrajectoryReader, config: Any) -> dict[str, Any]:
+    """A drafter's configuration as the store of a teacher of that configuration has it.
+
+    A version of transformers is no reason to refuse a store. Another one writes other defaults
+    down, so that only what both write is compared.
+    """
+    ours, theirs = config.to_diff_dict(), store.identity.draft_config
+    version = theirs.get("transformers_version")
+    if ours.get("transformers_version") == version:
+        return dict(ours)
+    common = {name: ours.get(name, value) for name, value in theirs.items()}
+    return {**common, "transformers_version": version}
 
 
 def check_samples(store: TrajectoryReader, sample_ids: list[str]) -> None:

@@ -7,12 +7,20 @@ from typing import Any
 from torch import distributed
 
 from specforge_dstill.data.draft_config import resolve_draft
+from specforge_dstill.data.target_identity import TargetShape
+from specforge_dstill.data.targets import load_config
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.modes.assembly import list_samples
 from specforge_dstill.modes.checkpoints import build_draft, weights_hash
+from specforge_dstill.modes.checks import expected_draft_config
 from specforge_dstill.options import DstillOptions
-from specforge_dstill.trajectory_store import Manifest, TrajectoryStore, open_store
+from specforge_dstill.trajectory_store import (
+    Manifest,
+    TrajectoryReader,
+    TrajectoryStore,
+    open_store,
+)
 from specforge_dstill.trajectory_store.identity import samples_hash
 from specforge_dstill.trajectory_store.reader import ShardedStore
 from specforge_dstill.trajectory_store.writer import remove_leftovers
@@ -36,18 +44,33 @@ def _look(config: Any, options: DstillOptions) -> Manifest | None:
             return None
         store.check(**_cheap_settings(config, options))
         draft: Any = build_draft(config, resolve_draft(config))
-        shape = BlockShape.of(draft.config.to_dict())
-        store.check(
-            teacher_hash=weights_hash(draft),
-            block_size=shape.positions,
-            prediction_shift=shape.shift,
-        )
+        store.check(**_settings_of(draft, config, store))
     except UserError:
         return None
     if isinstance(store, TrajectoryStore):
         # A run that was killed between the manifest and its last words left them.
         remove_leftovers(store.folder)
     return store.manifest
+
+
+def _settings_of(draft: Any, config: Any, store: TrajectoryReader) -> dict[str, Any]:
+    """What is known once the drafter is there; of the target no more than its config is read."""
+    model = config.model
+    target = load_config(model.target_model_path, trust_remote_code=model.trust_remote_code)
+    mask = draft.mask_token_id if model.mask_token_id is None else model.mask_token_id
+    # SpecForge completes the drafter's config so when it builds a model around it.
+    method = getattr(draft.config, "dflash_config", None) or {}
+    own = {"mask_token_id": mask, "target_layer_ids": list(draft.target_layer_ids)}
+    draft.config.dflash_config = {**method, **own}
+    shape = BlockShape.of(draft.config.to_dict())
+    return {
+        "teacher_hash": weights_hash(draft),
+        "block_size": shape.positions,
+        "prediction_shift": shape.shift,
+        "vocab_size": TargetShape.of(target).vocab_size,
+        "mask_token_id": mask,
+        "draft_config": expected_draft_config(store, draft.config),
+    }
 
 
 def _cheap_settings(config: Any, options: DstillOptions) -> dict[str, Any]:

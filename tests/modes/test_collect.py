@@ -143,6 +143,27 @@ def test_a_store_of_another_teacher_is_not_complete(stages: Stages, tmp_path: Pa
     assert "was made with teacher_hash=" in line
 
 
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"is_causal": True}, "draft_config.is_causal"),
+        ({"rope_theta": 5000.0}, "draft_config.rope_parameters.rope_theta"),
+        ({"dflash_config": {"target_layer_ids": tiny.LAYERS, "mask_token_id": 1}}, "mask_token_id"),
+    ],
+)
+def test_a_store_of_the_same_weights_in_another_drafter_is_not_complete(
+    stages: Stages, tmp_path: Path, change: dict[str, Any], part: str
+) -> None:
+    """What a drafter does, its weights do not show all of: neither stage takes it for the same."""
+    folder = stages.copy_to(tmp_path)
+    tiny.write_json(folder / "other.json", {**tiny.draft_config(), **change})
+    word = "model.draft_model_config=other.json"
+    collected = train(folder, "dstill_collect", word).error
+    assert "was made with" in collected
+    assert part in collected
+    assert part in train(folder, "dstill_student", word).error
+
+
 CALLBACK = """
 import shutil
 from pathlib import Path

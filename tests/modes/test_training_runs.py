@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from torch import nn
 
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.root_schedule import RootSchedule
-from specforge_dstill.modes.checks import check_store
+from specforge_dstill.modes.checks import check_store, expected_draft_config
 from specforge_dstill.options import DstillOptions
 from specforge_dstill.runfile import load_run
 from specforge_dstill.trajectory_store import TrajectoryStore
@@ -289,8 +290,21 @@ def test_a_store_of_another_vocabulary_is_refused(stages: Stages) -> None:
         str(stages.folder / "dstill.yaml"), ["training.resume_from=x"], "dstill_student"
     ).config
     store = TrajectoryStore.open(stages.folder / "traj")
-    with pytest.raises(UserError, match="has vocab_size=64, this run has vocab_size=70"):
+    with pytest.raises(UserError, match=r"has .*vocab_size=64, this run has .*vocab_size=70"):
         check_store(store, config, DstillOptions(steps=3), drafter)
+
+
+def test_another_version_of_transformers_is_no_other_drafter() -> None:
+    """It writes other defaults down; what both write is compared."""
+    config = make_drafter().draft_model.config
+    own = config.to_diff_dict()
+    store: Any = SimpleNamespace(identity=SimpleNamespace(draft_config=own))
+    assert expected_draft_config(store, config) == own
+    theirs = {**own, "transformers_version": "4.0", "a_default": 1}
+    store.identity.draft_config = {k: v for k, v in theirs.items() if k != "hidden_act"}
+    assert expected_draft_config(store, config) == store.identity.draft_config
+    store.identity.draft_config = {**theirs, "rms_norm_eps": 1.0}
+    assert expected_draft_config(store, config) == theirs
 
 
 def test_a_sample_without_a_record_is_refused(stages: Stages, tmp_path: Path) -> None:
