@@ -17,6 +17,7 @@ from torch import Tensor
 from specforge_dstill.data.answer_spans import Render, answer_spans
 from specforge_dstill.data.chat_templates import OWN_TEMPLATE, named_template, template_names
 from specforge_dstill.data.conversations import Conversation, Message
+from specforge_dstill.data.targets import load_config
 from specforge_dstill.errors import UserError, reason
 
 
@@ -56,18 +57,20 @@ class TokenSample:
 Encoder = Callable[[Conversation], TokenSample]
 
 
-def stop_token_ids(target: str | os.PathLike[str], tokenizer: Any = None) -> tuple[int, ...]:
+def stop_token_ids(
+    target: str | os.PathLike[str], tokenizer: Any = None, *, trust_remote_code: bool = False
+) -> tuple[int, ...]:
     """Ids that end an answer: generation config, else model config, else tokenizer.
 
     The tokenizer comes last: converted models are known to name a wrong token there.
     """
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import GenerationConfig
 
     found: Any = None
     with contextlib.suppress(OSError):  # not every model has a generation_config.json
         found = GenerationConfig.from_pretrained(target).eos_token_id
     if found is None:
-        config = AutoConfig.from_pretrained(target)
+        config = load_config(str(target), trust_remote_code=trust_remote_code)
         found = getattr(getattr(config, "text_config", None) or config, "eos_token_id", None)
     if found is None and tokenizer is not None:
         found = tokenizer.eos_token_id

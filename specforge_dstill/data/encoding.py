@@ -50,7 +50,9 @@ class Encoding:
         encode = chat.chat_encoder(
             tokenizer,
             template=template,
-            stop_ids=chat.stop_token_ids(model.target_model_path, tokenizer),
+            stop_ids=chat.stop_token_ids(
+                model.target_model_path, tokenizer, trust_remote_code=model.trust_remote_code
+            ),
             max_length=data.max_length,
             template_kwargs=template_kwargs,
             last_turn_only=data.train_only_last_turn,

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import dynamic_module_utils
 
 from specforge_dstill.data.chat import (
     RewrittenAnswersError,
@@ -221,4 +223,24 @@ def test_stop_tokens_fall_back(target: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config | {"eos_token_id": None}))
     assert stop_token_ids(tmp_path, tokenizer) == (5,)
     with pytest.raises(UserError, match="names a stop token"):
+        stop_token_ids(tmp_path)
+
+
+def test_stop_tokens_of_a_config_with_code_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    (tmp_path / "configuration_own.py").write_text(
+        "from transformers import PretrainedConfig\n\n\n"
+        "class OwnConfig(PretrainedConfig):\n    model_type = 'own_of_a_test'\n"
+    )
+    config = {
+        "model_type": "own_of_a_test",
+        "auto_map": {"AutoConfig": "configuration_own.OwnConfig"},
+        "eos_token_id": 7,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert stop_token_ids(tmp_path, trust_remote_code=True) == (7,)
+    with pytest.raises(UserError, match="contains custom code"):
         stop_token_ids(tmp_path)
