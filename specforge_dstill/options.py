@@ -145,8 +145,8 @@ class EvaluationOptions(Section):
     best_by: int | None = Field(
         None,
         ge=1,
-        description="the passes whose acceptance picks the best checkpoint; null: K in "
-        "dstill_teacher, 1 in dstill_student and dflash",
+        description="the passes whose acceptance picks the best checkpoint; null: the most of "
+        "passes in dstill_teacher, the fewest in dstill_student, dflash and dspark",
     )
     anchors_per_sample: int = Field(
         32, ge=1, description="blocks per held-out sample, evenly spread over its answer"
@@ -165,7 +165,10 @@ class DstillOptions(Section):
         "teacher rolls out blocks in the student's step",
     )
     blocks_per_group: int = Field(
-        8, ge=1, description="blocks that attend at once: bounds the attention's memory"
+        8,
+        ge=1,
+        description="blocks that attend at once with attention_backend: sdpa, the one whose "
+        "memory this bounds",
     )
     rows_per_tile: int = Field(
         1024, ge=1, description="rows through the LM head at once: bounds the logits' memory"
