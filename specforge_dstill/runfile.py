@@ -10,8 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
@@ -25,8 +24,9 @@ from specforge_dstill.options import (
     option_keys,
     parse_options,
 )
+from specforge_dstill.overrides import override
 from specforge_dstill.strict_yaml import RepeatedKeyError, load_yaml
-from specforge_dstill.validation import dotted_keys, explain, field_at, submodel, unknown_option
+from specforge_dstill.validation import dotted_keys, explain, submodel
 
 if TYPE_CHECKING:
     from specforge.config import Config
@@ -89,7 +89,7 @@ def load_run(
     keys = _valid_keys()
     over: dict[str, Any] = {}
     for item in overrides:
-        over = merge(over, _override(item, keys))
+        over = merge(over, override(item, keys))
     try:
         return _resolve(document, over, keys, mode, path)
     except UserError as error:
@@ -220,35 +220,3 @@ def _mode_of(base: Mapping[str, Any]) -> str:
         raise UserError(f"no mode: give --mode with one of {', '.join(ALL_MODES)}")
     check_mode(str(strategy), where="training.strategy")
     return str(strategy)
-
-
-def _override(item: str, keys: Sequence[str]) -> dict[str, Any]:
-    """One `section.field=value` as a document with that one value in it."""
-    key, equals, text = item.partition("=")
-    if not equals:
-        raise UserError(f"override {item!r} is not of the form section.field=value")
-    if key == "training.strategy":
-        raise UserError("training.strategy is what --mode sets; give --mode instead")
-    if key not in keys or key == "modes":
-        raise unknown_option(key, keys)
-    nested: Any = _override_value(key, text)
-    for name in reversed(key.split(".")):
-        nested = {name: nested}
-    return nested
-
-
-def _override_value(key: str, text: str) -> object:
-    """The value of an override. Scalars stay text: validation reads them as the field's type."""
-    from specforge.config import Config
-
-    root = DstillOptions if key.startswith("dstill.") else Config
-    field = field_at(root, key.removeprefix("dstill.").split("."))
-    members = () if field is None else (field.annotation, *get_args(field.annotation))
-    if text in ("null", "none", "None") and NoneType in members:
-        return None
-    if str not in members and text.lstrip().startswith(("[", "{")):
-        try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise UserError(f"override {key}: {text!r} is not a YAML list or mapping") from None
-    return text

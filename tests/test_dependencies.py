@@ -43,6 +43,7 @@ SPECFORGE_USERS = {
     "launch.py",
     "inputs.py",
     "machine.py",
+    "overrides.py",
     "runfile.py",
 }
 
