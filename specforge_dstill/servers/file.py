@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,13 @@ from specforge_dstill.data.conversations import Prompt
 from specforge_dstill.data.settings import differences
 from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.serving import Served, ServingReport, serving_from_json
+from specforge_dstill.evaluation.speed import PLAIN
 from specforge_dstill.files import make_folder, reading, write_atomically
 from specforge_dstill.servers.cell import Cell
 
 #: Details that gather what every command brings; the last command's count.
 _GATHERED = ("prompts", "servers")
-_ONLY_RECORDED = (*_GATHERED, "date", "cache")
+_ONLY_RECORDED = (*_GATHERED, "date", "cache", "note")
 
 
 def prompts_hash(prompts: Sequence[Prompt]) -> str:
@@ -31,16 +32,18 @@ class ServersFile:
     """Cells measured with the same settings; written after each.
 
     Args:
-        details: those of :class:`ServingReport`, with ``hash`` for each of ``prompts``.
+        details: those of :class:`ServingReport`, with ``hash`` for each of ``prompts`` and, by the
+            drafter's name, each of ``servers``: its ``url`` and all that it tells of itself.
 
     Raises:
-        UserError: the file holds cells measured with other settings, or cannot be read.
+        UserError: the file holds cells measured with other settings, or against a server that told
+            other things of itself, or cannot be read.
     """
 
     def __init__(self, path: Path, details: Mapping[str, Any]) -> None:
         self._path = path
         self._details = json.loads(json.dumps(details))
-        self._check(self.report.details)
+        self._check(self.report)
 
     @property
     def report(self) -> ServingReport:
@@ -73,7 +76,8 @@ class ServersFile:
         make_folder(self._path.parent)
         write_atomically(self._path, report.to_json().encode())
 
-    def _check(self, held: Mapping[str, Any]) -> None:
+    def _check(self, report: ServingReport) -> None:
+        held = report.details
         changed = [differences(held, self._details, ignored=_ONLY_RECORDED)]
         for name, asked in self._details["prompts"].items():
             before = held["prompts"].get(name, asked)
@@ -81,11 +85,22 @@ class ServersFile:
                 changed.append(
                     f"{name} was {before['count']} prompts and is now {asked['count']}, or others"
                 )
+        changed += self._other_servers(report)
         if any(changed):
             raise UserError(
                 f"{self._path}: holds what was measured with other settings "
                 f"({'; '.join(filter(None, changed))}); choose another folder with --output"
             )
+
+    def _other_servers(self, report: ServingReport) -> Iterator[str]:
+        """Servers that cells were measured on and that are others now, wherever they run."""
+        measured = {one.drafter or PLAIN for one in report.served}
+        for name, now in self._details["servers"].items():
+            before = report.details["servers"].get(name)
+            if name in measured and before is not None:
+                changed = differences(before, now, ignored=("url",))
+                if changed:
+                    yield f"the server of {name}: {changed}"
 
 
 def _key(one: Cell | Served, temperature: float) -> tuple[str | None, str, float, int]:

@@ -75,7 +75,13 @@ class ServersRoute:
     def measure(self, path: Path) -> ServingReport:
         """Measure the cells that are not in ``path`` yet, writing it after each; all of them."""
         file = ServersFile(path, self._details())
-        missing = [cell for cell in self._cells() if not file.has(cell)]
+        cells = list(self._cells())
+        missing = [cell for cell in cells if not file.has(cell)]
+        if len(missing) < len(cells):
+            say(
+                f"{len(cells) - len(missing)} of {len(cells)} cells were measured before, the last "
+                f"on {file.report.details['date']}; another --output measures them anew"
+            )
         self._warn_of_few(missing)
         total = sum(len(prompt.turns) for c in missing for prompt in self.prompts[c.data_set])
         lock = Lock()

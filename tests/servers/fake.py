@@ -23,6 +23,7 @@ class Fake(ThreadingHTTPServer):
         statuses: of the next requests, instead of answers.
         refuse: turns with this text get a 400.
         tells: whether vLLM tells drafts by request.
+        weights: where SGLang says that its drafter's are.
         before: called with each request's body before it is answered.
     """
 
@@ -37,6 +38,7 @@ class Fake(ThreadingHTTPServer):
         self.flying = self.most_flying = 0
         self.statuses: list[int] = []
         self.refuse, self.tells, self.started = "", False, 100.0
+        self.weights = ""
         self.models = [{"id": "tiny", "parent": None}, {"id": "adapter", "parent": "tiny"}]
         self.before: Callable[[dict[str, Any]], None] = lambda body: None
 
@@ -57,6 +59,7 @@ class Fake(ThreadingHTTPServer):
             return {
                 "version": "0.5.23",
                 "speculative_algorithm": algorithm,
+                "speculative_draft_model_path": self.weights or None,
                 "tp_size": 1,
                 "random_seed": self.started,
             }

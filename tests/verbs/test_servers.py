@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -103,6 +104,48 @@ def test_what_is_there_is_not_measured_again(folder: Path, plain: Fake, drafting
     assert (len(plain.bodies), len(drafting.bodies)) == before
     assert evaluate(folder, *both, *CELLS[1:], "--concurrency=2,4") == 0
     assert len(results(folder).served) == 12, "other cells are added"
+
+
+def test_cells_that_are_used_again_are_told(
+    folder: Path, drafting: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """vLLM does not tell which drafter it has: a retrained one looks the same from here."""
+    words = [*with_drafter(drafting), "--temperature=0"]
+    assert evaluate(folder, *words, "--concurrency=1") == 0
+    assert "were measured before" not in capsys.readouterr().err
+    assert evaluate(folder, *words, "--concurrency=1,4") == 0
+    when = results(folder).details["date"]
+    told = f"1 of 2 cells were measured before, the last on {when}; another --output measures them"
+    assert told in capsys.readouterr().err
+
+
+def test_another_drafter_under_the_same_name_needs_another_folder(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = ("--temperature=0", "--concurrency=1")
+    with serving("sglang", drafts=True) as first:
+        first.weights = "drafter"
+        assert evaluate(folder, *with_drafter(first), *cells) == 0
+    with serving("sglang", drafts=True) as elsewhere:
+        elsewhere.weights = "drafter"
+        assert evaluate(folder, *with_drafter(elsewhere), *cells) == 0, "a server may move"
+        elsewhere.weights = "retrained"
+        line = mistake(capsys, evaluate(folder, *with_drafter(elsewhere), *cells))
+        was = "the server of student: speculative_draft_model_path was 'drafter' and is now"
+        assert f"{was} 'retrained'" in line
+        assert "--output" in line
+        assert evaluate(folder, *with_drafter(elsewhere, "retrained"), *cells) == 0
+        assert len(elsewhere.bodies) == PER_CELL
+
+
+def test_words_under_the_table_may_change(folder: Path, drafting: Fake) -> None:
+    words = [*with_drafter(drafting), "--temperature=0", "--concurrency=1"]
+    assert evaluate(folder, *words) == 0
+    path = folder / "results/servers.json"
+    content = json.loads(path.read_text())
+    write_json(path, {**content, "details": {**content["details"], "note": "As told before."}})
+    assert evaluate(folder, *words) == 0
+    assert len(drafting.bodies) == PER_CELL
 
 
 def test_a_stop_does_not_wait_for_answers(folder: Path, plain: Fake) -> None:
