@@ -27,6 +27,10 @@ class Prompt:
     turns: tuple[str, ...]
     system: str | None = None
 
+    def turn_name(self, index: int) -> str:
+        """What the turn of an index (from 0) is called: ``id``, then ``id/2``, ``id/3``, …"""
+        return self.id if index == 0 else f"{self.id}/{index + 1}"
+
 
 @dataclass(frozen=True)
 class Message:

@@ -25,7 +25,7 @@ _FEATURES_BATCH_TOKENS = 8192
 
 @dataclass(frozen=True)
 class AnsweredTurn:
-    """One turn of a prompt with its answer; ``name`` is the prompt's id, ``id/2`` for turn 2."""
+    """One turn of a prompt with its answer; ``name`` is :meth:`Prompt.turn_name`."""
 
     name: str
     answer: StoredAnswer
@@ -84,14 +84,16 @@ class Conversing:
                         asked[prompt.id] = ids
                     else:
                         del talks[prompt.id]
-                        left_out.append(_name(prompt.id, turn))
+                        left_out.append(prompt.turn_name(turn))
             self._complete([ids for ids in asked.values() if self.folder.get(ids) is None])
-            for name, ids in asked.items():
-                found = self.folder.get(ids)
+            for prompt in prompts:
+                if prompt.id not in asked:
+                    continue
+                found = self.folder.get(asked[prompt.id])
                 assert found is not None, "just written"
-                answered[_name(name, turn)] = found
-                talks[name].append(Message("assistant", self._text(found)))
-        names = [_name(prompt.id, turn) for prompt in prompts for turn in range(len(prompt.turns))]
+                answered[prompt.turn_name(turn)] = found
+                talks[prompt.id].append(Message("assistant", self._text(found)))
+        names = [prompt.turn_name(turn) for prompt in prompts for turn in range(len(prompt.turns))]
         return [AnsweredTurn(name, answered[name]) for name in names if name in answered], left_out
 
     def _complete(self, missing: list[list[int]]) -> None:
@@ -112,10 +114,6 @@ class Conversing:
     def _text(self, answer: StoredAnswer) -> str:
         ids = answer.input_ids[answer.start :].tolist()
         return answer_text(self.tokenizer, ids, self.decoding.stop_ids)
-
-
-def _name(prompt: str, turn: int) -> str:
-    return prompt if turn == 0 else f"{prompt}/{turn + 1}"
 
 
 def _with_features(

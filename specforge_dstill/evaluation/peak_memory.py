@@ -1,4 +1,4 @@
-"""The most memory that a stretch of work took, the models it works with included."""
+"""The most memory that a stretch of work took, all models that are loaded included."""
 
 from __future__ import annotations
 

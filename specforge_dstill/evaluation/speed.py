@@ -40,7 +40,7 @@ class Speed:
 
     Attributes:
         timings: by data set, one an answer.
-        peak_bytes: the most memory that any answer took, models included.
+        peak_bytes: the most memory that any answer took, target and drafter included.
     """
 
     timings: Mapping[str, Sequence[Timing]]

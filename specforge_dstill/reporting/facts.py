@@ -26,9 +26,10 @@ def facts(setting: Setting, folders: Sequence[str]) -> Facts:
         "Block size": str(setting.first.block_size),
         "Temperature": _sampling(setting),
         "Chat template": template_text(details.get("template_kwargs", {})),
+        "Least confidence": _of(details, "min_confidence", "{:g}"),
         "Longest answer": _of(details, "max_new_tokens", "{} tokens"),
         "Prompts": ", ".join(_prompts(setting)),
-        "Computed in": _joined(details, "dtype", "device", threads="threads: {}"),
+        "Computed in": _computed(details),
         "Versions": ", ".join(f"{k} {v}" for k, v in details.get("versions", {}).items()),
         "When": ", ".join(_dates(setting)),
         "Results": ", ".join(folders[run] for run in setting.reports),
@@ -62,7 +63,7 @@ def serving_facts(grid: Grid, folders: Sequence[str]) -> Facts:
 
 def _served_prompts(grid: Grid) -> Iterator[str]:
     for name, told in grid.details.get("prompts", {}).items():
-        yield f"{name}: {told['count']} prompts ({told['source']})"
+        yield f"{name}: {told['count']} prompts ({', '.join(_origin(told))})"
 
 
 def warnings(setting: Setting, folders: Sequence[str]) -> Iterator[str]:
@@ -137,8 +138,16 @@ def _sampling(setting: Setting) -> str:
 def _prompts(setting: Setting) -> Iterator[str]:
     told = setting.details.get("prompts", {})
     for name, walks in setting.first.scores[0].walks.items():
-        source = told.get(name, {}).get("source")
-        yield f"{name}: {_count(walks)}" + (f" ({source})" if source else "")
+        origin = ", ".join(_origin(told.get(name, {})))
+        yield f"{name}: {_count(walks)}" + (f" ({origin})" if origin else "")
+
+
+def _origin(told: Mapping[str, Any]) -> Iterator[str]:
+    """Where prompts come from, and a hash that tells files of one name apart."""
+    if told.get("source"):
+        yield str(told["source"])
+    if "hash" in told:
+        yield f"hash {told['hash']}"
 
 
 def _count(walks: Sequence[Walk]) -> str:
@@ -156,7 +165,8 @@ def _of(details: Mapping[str, Any], name: str, shape: str) -> str:
     return shape.format(details[name]) if name in details else ""
 
 
-def _joined(details: Mapping[str, Any], *names: str, **shapes: str) -> str:
-    found = [_of(details, name, "{}") for name in names]
-    found += [_of(details, name, shape) for name, shape in shapes.items()]
+def _computed(details: Mapping[str, Any]) -> str:
+    found = [_of(details, name, "{}") for name in ("dtype", "device", "device_name")]
+    found.append(_of(details, "attn_implementation", "attention: {}"))
+    found.append(_of(details, "threads", "threads: {}"))
     return ", ".join(filter(None, found))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from math import nan
 
@@ -13,17 +12,12 @@ from specforge_dstill.evaluation.serving import Request, Served, ServingReport, 
 from specforge_dstill.reporting.facts import template_warnings
 from specforge_dstill.reporting.grid import Grid, Place, Rate
 from specforge_dstill.reporting.prompts import PromptResamples
-from specforge_dstill.reporting.settings import OF_A_RUN, Method, template_text
+from specforge_dstill.reporting.settings import Method, grouped, template_text
 
 
 def serving_grids(reports: Mapping[int, ServingReport]) -> list[Grid]:
-    """One for all runs of the same settings."""
-    groups: dict[str, dict[int, ServingReport]] = {}
-    for run, report in reports.items():
-        told = {name: value for name, value in report.details.items() if name not in OF_A_RUN}
-        key = json.dumps(told, sort_keys=True, default=str)
-        groups.setdefault(key, {})[run] = report
-    return [_grid(group) for group in groups.values()]
+    """One for all runs of the same settings over the same prompts."""
+    return [_grid(group) for group in grouped(reports.items())]
 
 
 def _grid(reports: Mapping[int, ServingReport]) -> Grid:

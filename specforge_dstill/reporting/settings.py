@@ -6,20 +6,22 @@ A method that is in several of them (other seeds) has several runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, product
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, TypeVar
 
 from specforge_dstill.evaluation.report import Report, Score
+from specforge_dstill.evaluation.serving import ServingReport
 
-#: Settings that may differ between runs that are averaged.
-OF_A_RUN = (
+#: Settings that may differ between runs that are averaged; of prompts all but what they ask.
+_OF_A_RUN = (
     *("run_file", "overrides", "draft_config", "checkpoints", "seed", "prompts", "left_out"),
-    *("date", "versions", "cache", "servers"),
+    *("date", "versions", "cache", "servers", "note"),
 )
+_Report = TypeVar("_Report", Report, ServingReport)
 
 
 @dataclass(frozen=True, order=True)
@@ -111,19 +113,44 @@ def settings_of(reports: Iterable[tuple[int, Report]]) -> list[Setting]:
 
     Reports without a score are left out.
     """
-    groups: dict[str, Setting] = {}
-    for number, report in reports:
-        if not report.scores:
-            continue
-        key = _key(report)
-        before = groups.get(key, Setting({}))
-        groups[key] = replace(before, reports={**before.reports, number: report})
+    groups = grouped([(number, one) for number, one in reports if one.scores], also=_shape)
     if len(groups) == 1:
-        return list(groups.values())
-    return [
-        replace(setting, letter=letter)
-        for setting, letter in zip(groups.values(), _letters(), strict=False)
-    ]
+        return [Setting(groups[0])]
+    return [Setting(*pair) for pair in zip(groups, _letters(), strict=False)]
+
+
+def grouped(
+    reports: Iterable[tuple[int, _Report]], *, also: Callable[[_Report], object] = lambda _: None
+) -> list[dict[int, _Report]]:
+    """Reports, each with its folder's number, that have equal settings and asked the same.
+
+    Results of earlier versions do not tell what they asked, and join those that do.
+
+    Args:
+        also: what must be equal besides, a JSON value.
+    """
+    found: list[tuple[str, dict[str, str], dict[int, _Report]]] = []
+    for number, report in reports:
+        told = {name: value for name, value in report.details.items() if name not in _OF_A_RUN}
+        key = json.dumps([told, also(report)], sort_keys=True, default=str)
+        asked = _asked(report.details)
+        group = next((one for one in found if one[0] == key and _agree(one[1], asked)), None)
+        if group is None:
+            group = key, {}, {}
+            found.append(group)
+        group[1].update(asked)
+        group[2][number] = report
+    return [members for _, _, members in found]
+
+
+def _agree(known: Mapping[str, str], asked: Mapping[str, str]) -> bool:
+    return all(known.get(name, one) == one for name, one in asked.items())
+
+
+def _asked(details: Mapping[str, Any]) -> dict[str, str]:
+    """A hash of each data set's prompts, where it is told."""
+    prompts = details.get("prompts", {})
+    return {name: told["hash"] for name, told in prompts.items() if "hash" in told}
 
 
 def _letters() -> Iterator[str]:
@@ -132,10 +159,10 @@ def _letters() -> Iterator[str]:
         yield from map("".join, product(ascii_uppercase, repeat=length))
 
 
-def _key(report: Report) -> str:
-    details = {k: v for k, v in report.details.items() if k not in OF_A_RUN}
-    prompts = {name: [w.name for w in walks] for name, walks in report.scores[0].walks.items()}
-    return json.dumps([details, report.block_size, prompts], sort_keys=True, default=str)
+def _shape(report: Report) -> object:
+    """The size of a block, and which turns were answered."""
+    turns = {name: [w.name for w in walks] for name, walks in report.scores[0].walks.items()}
+    return [report.block_size, turns]
 
 
 def template_text(kwargs: Mapping[str, Any]) -> str:

@@ -80,7 +80,7 @@ class Client:
         """
         talk = first_messages(prompt)
         for index, text in enumerate(prompt.turns):
-            name = prompt.id if index == 0 else f"{prompt.id}/{index + 1}"
+            name = prompt.turn_name(index)
             talk.append(Message("user", text))
             body = self._body(talk, sampling, max_tokens, salt)
             reply, seconds, retried = self._send(body, name)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from specforge_dstill.data.conversations import Prompt
 from specforge_dstill.data.settings import differences
 from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.serving import Served, ServingReport, serving_from_json
@@ -20,12 +17,6 @@ from specforge_dstill.servers.cell import Cell
 #: Details that gather what every command brings; the last command's count.
 _GATHERED = ("prompts", "servers")
 _ONLY_RECORDED = (*_GATHERED, "date", "cache", "note")
-
-
-def prompts_hash(prompts: Sequence[Prompt]) -> str:
-    """First 16 hex digits of the SHA-256 of all that is asked, names included."""
-    told = json.dumps([asdict(prompt) for prompt in prompts], ensure_ascii=False)
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 class ServersFile:

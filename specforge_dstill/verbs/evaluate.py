@@ -21,7 +21,8 @@ from specforge_dstill.evaluation.serving_text import serving_text
 from specforge_dstill.files import make_folder, write_atomically, writing
 from specforge_dstill.reporting.facts import template_warnings
 from specforge_dstill.stopping import ending_though_stuck
-from specforge_dstill.verbs.decode import REJECT, DecodeRoute
+from specforge_dstill.verbs.decode import DecodeRoute
+from specforge_dstill.verbs.decode_checks import REJECT
 from specforge_dstill.verbs.evaluate_options import (
     DECODE,
     SERVER,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from specforge_dstill.data.benchmarks import BENCHMARKS, benchmark_prompts
 from specforge_dstill.data.conversations import Prompt, read_prompts
@@ -53,16 +56,42 @@ class MeasuredDraft:
     Attributes:
         weights: their hash.
         parameters: how many it has of its own, embeddings and head not counted.
+        bytes: that these take.
     """
 
     weights: str
     parameters: int
+    bytes: int
 
     @classmethod
     def of(cls, drafter: BlockDrafter) -> MeasuredDraft:
         """Of a loaded one."""
         draft = drafter.draft_model
-        return cls(weights_hash(draft), parameter_count(draft))
+        size = sum(one.numel() * one.element_size() for one in draft.parameters())
+        return cls(weights_hash(draft), parameter_count(draft), size)
+
+
+def prompts_told(
+    chosen: Sequence[DataSet], prompts: Mapping[str, Sequence[Prompt]], *, limit: int | None
+) -> dict[str, dict[str, Any]]:
+    """What the results tell of the prompts of each data set, by its name.
+
+    ``hash`` is the first 16 hex digits of the SHA-256 of all that is asked, names included.
+    """
+    return {
+        one.name: {
+            "source": one.origin,
+            "limit": limit,
+            "count": len(prompts[one.name]),
+            "hash": _hash(prompts[one.name]),
+        }
+        for one in chosen
+    }
+
+
+def _hash(prompts: Sequence[Prompt]) -> str:
+    told = json.dumps([asdict(prompt) for prompt in prompts], ensure_ascii=False)
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def check_distinct(option: str, names: Sequence[str]) -> None:

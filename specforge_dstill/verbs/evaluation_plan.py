@@ -34,6 +34,7 @@ from specforge_dstill.verbs.evaluation_inputs import (
     MeasuredDraft,
     check_checkpoint,
     check_distinct,
+    prompts_told,
     resolved,
 )
 
@@ -86,6 +87,7 @@ class EvaluationPlan:
     def device(self) -> str:
         return self.args.device or targets.default_device()
 
+    @cached_property
     def prompts(self) -> dict[str, list[Prompt]]:
         """By data set."""
         return {s.name: s.prompts(limit=self.args.limit) for s in self.args.prompts}
@@ -152,6 +154,7 @@ class EvaluationPlan:
             "target_weights": weights_fingerprint(self.target) or self.target,
             "target_layer_ids": list(self.capture.layers),
             "dtype": self.args.dtype,
+            "attn_implementation": self.args.attn_implementation,
             "chat_template": self.chat_template,
             "template_kwargs": self.template_kwargs,
             "stop_token_ids": list(self.decoding.stop_ids),
@@ -181,7 +184,7 @@ class EvaluationPlan:
             "template_kwargs": self.template_kwargs,
             "cache": cache_settings(self._cache),
             "date": datetime.now(UTC).isoformat(sep=" ", timespec="minutes"),
-            "prompts": {s.name: {"source": s.origin, "limit": args.limit} for s in args.prompts},
+            "prompts": prompts_told(args.prompts, self.prompts, limit=args.limit),
             "left_out": dict(left_out),
             "checkpoints": {
                 chosen.name: {

@@ -32,7 +32,7 @@ class ReplayRoute:
     def _answer(self) -> tuple[dict[str, list[Answer]], dict[str, list[str]]]:
         """The target's greedy answers by data set, and the prompts that were left out."""
         plan, args = self.plan, self.plan.args
-        prompts, settings = plan.prompts(), plan.answer_settings()
+        prompts, settings = plan.prompts, plan.answer_settings()
         load = cache(self._load_target)
         answers, left_out = {}, {}
         for name, chosen in prompts.items():

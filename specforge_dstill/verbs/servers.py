@@ -23,10 +23,10 @@ from specforge_dstill.servers.cell import Cell, measure
 from specforge_dstill.servers.client import Client
 from specforge_dstill.servers.endpoint import Endpoint
 from specforge_dstill.servers.engines import Engine, model_name
-from specforge_dstill.servers.file import ServersFile, prompts_hash
+from specforge_dstill.servers.file import ServersFile
 from specforge_dstill.servers.sglang import SGLang
 from specforge_dstill.servers.vllm import VLLM
-from specforge_dstill.verbs.evaluation_inputs import check_distinct
+from specforge_dstill.verbs.evaluation_inputs import check_distinct, prompts_told
 from specforge_dstill.verbs.evaluation_plan import cache_settings, feature_cache
 
 ENGINES: dict[str, type[SGLang] | type[VLLM]] = {"sglang": SGLang, "vllm": VLLM}
@@ -132,15 +132,7 @@ class ServersRoute:
             "note": f"{client.engine.note} {_TIMED}",
             "date": datetime.now(UTC).isoformat(sep=" ", timespec="minutes"),
             "cache": self.cache,
-            "prompts": {
-                chosen.name: {
-                    "source": chosen.origin,
-                    "limit": args.limit,
-                    "count": len(self.prompts[chosen.name]),
-                    "hash": prompts_hash(self.prompts[chosen.name]),
-                }
-                for chosen in args.prompts
-            },
+            "prompts": prompts_told(args.prompts, self.prompts, limit=args.limit),
             "servers": {
                 name or PLAIN: {"url": one.endpoint.url, **one.engine.about}
                 for name, one in self.clients.items()

@@ -31,10 +31,23 @@ def test_facts_are_told_and_unknown_ones_left_out() -> None:
     assert told["When"] == "2026-11-30, 2026-12-01"
     assert told["Results"] == "a, b"
     assert "Computed in" not in told
-    (setting,) = settings_of([(0, decoded(0.6, rule="compare", dtype="float32", threads=2))])
+    assert "Least confidence" not in told
+    details = {
+        "rule": "compare",
+        "min_confidence": 0.4,
+        "dtype": "float32",
+        "device": "cuda",
+        "device_name": "H",
+        "attn_implementation": "eager",
+        "threads": 2,
+        "prompts": {"easy": {"source": "easy.jsonl", "hash": "abc"}, "hard": {"source": "x"}},
+    }
+    (setting,) = settings_of([(0, decoded(0.6, **details))])
     told = dict(facts(setting, ["a"]).values)
     assert told["Temperature"] == "0.6, top_p 0.9, rule compare"
-    assert told["Computed in"] == "float32, threads: 2"
+    assert told["Computed in"] == "float32, cuda, H, attention: eager, threads: 2"
+    assert told["Least confidence"] == "0.4"
+    assert told["Prompts"] == "easy: 3 prompts (easy.jsonl, hash abc), hard: 2 prompts (x)"
 
 
 def test_turns_are_counted_beside_prompts() -> None:

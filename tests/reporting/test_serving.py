@@ -82,6 +82,18 @@ def test_runs_of_the_same_settings_are_averaged() -> None:
     assert found.runs == (0, 3)
     assert found.estimate().value == pytest.approx(3)
     assert len(serving_grids({0: measured(), 1: measured(engine="SGLang")})) == 2
+    assert only({0: measured(), 1: measured(note="In other words.")}).runs == (0, 1)
+
+
+def test_runs_over_other_prompts_stand_apart() -> None:
+    """A data set that one of them lacks parts no runs."""
+
+    def asked(**hashes: str) -> ServingReport:
+        told = {name: {"source": "x", "count": 2, "hash": one} for name, one in hashes.items()}
+        return measured(prompts=told)
+
+    grids = serving_grids({0: asked(easy="a"), 1: asked(easy="b"), 2: asked(easy="a", hard="c")})
+    assert [grid.runs for grid in grids] == [(0, 2), (1,)]
 
 
 def test_table_2() -> None:

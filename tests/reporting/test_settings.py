@@ -30,6 +30,17 @@ def test_other_settings_and_other_prompts_stand_apart() -> None:
     assert found[0].suffix == ", setting A"
 
 
+def test_other_prompts_under_the_same_names_stand_apart() -> None:
+    """Where results tell what they asked; those of earlier versions do not, and join the rest."""
+
+    def asked(told: str) -> Report:
+        return example(prompts={"easy": {"source": "easy.jsonl", "hash": told}})
+
+    reports = (example(), asked("a"), asked("b"), asked("a"))
+    found = settings_of(enumerate(reports))
+    assert [list(setting.reports) for setting in found] == [[0, 1, 3], [2]]
+
+
 def test_a_method_measured_elsewhere_joins_the_setting() -> None:
     both = example()
     parts = (Report(4, both.scores[:3], both.details), Report(4, both.scores[3:], both.details))

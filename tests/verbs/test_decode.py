@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 
 from specforge_dstill import cli
 from specforge_dstill.data import targets
 from specforge_dstill.evaluation.report import Report, report_from_json
-from specforge_dstill.verbs import decode_ways
+from specforge_dstill.verbs import decode, decode_ways
 from tests.tiny import BLOCK_SIZE, write_json
 from tests.trained import STEPS, Case
 
@@ -115,8 +117,44 @@ def test_times_and_memory(greedy: Run) -> None:
     details = greedy.results["details"]
     assert (details["temperature"], details["rule"], details["batch_size"]) == (0, "compare", 1)
     assert details["warm_up"] == {"runs": 4, "tokens": 128}
+    assert (details["prompts"]["one"]["count"], len(details["prompts"]["one"]["hash"])) == (4, 16)
+    assert not {"device_name", "attn_implementation"} & set(details), "told where there is one"
     again = report_from_json(greedy.report.to_json())
     assert again.speed_text() == greedy.report.speed_text()
+
+
+def test_the_memory_of_one_way_is_without_the_other_drafters(
+    case: Case, greedy: Run, tmp_path: Path
+) -> None:
+    """All stay loaded while ways take turns."""
+    kept = tmp_path / "decoded"
+    shutil.copytree(greedy.folder / "decoded", kept)
+    for path in kept.glob("*.json"):
+        content = json.loads(path.read_text())
+        if path.name != "settings.json":
+            as_high = {way: {**one, "peak_bytes": 10**9} for way, one in content.items()}
+            write_json(path, as_high)
+    chosen = words(case, "one", "two", drafters=("trained", "untrained:1"))
+    found = run(case, tmp_path, *chosen, "--limit=4")
+    told = found.results["details"]["checkpoints"]
+    trained, untrained = told["trained"]["bytes"], told["untrained"]["bytes"]
+    assert trained == 4 * told["trained"]["parameters"]
+    peaks = [score.speed.peak_bytes for score in found.report.scores if score.speed]
+    assert peaks == [10**9 - untrained, 10**9 - untrained, 10**9 - trained]
+    assert found.report.plain is not None
+    assert found.report.plain.peak_bytes == 10**9 - trained - untrained
+
+
+def test_timings_of_another_gpu_are_not_used_again(
+    case: Case, greedy: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"another at {device}")
+    told = decode.device_name("cuda:1")
+    assert told == {"device_name": "another at cuda:1"}
+    monkeypatch.setattr(decode, "device_name", lambda device: told)
+    chosen = [*words(case, "one", "two", drafters=("trained", "untrained:1")), "--limit=4"]
+    line = mistake(capsys, evaluate(case, greedy.folder, *chosen))
+    assert "device_name was None and is now 'another at cuda:1'" in line
 
 
 def test_the_tables(greedy: Run) -> None:
@@ -203,9 +241,10 @@ def tokens(found: Run) -> list[Any]:
             ["--rule=reject", "--steps=1"],
             "--rule reject: rejection compares probabilities, and temperature 0",
         ),
-        (["--temperature=-1"], "--rule compare: temperature must be at least 0, got -1.0"),
+        (["--temperature=-1"], "error: --decode: temperature must be at least 0, got -1.0"),
         (["--top-p=0"], "top_p must be above 0"),
         (["--rule=reject", "--temperature=1"], f"which {STEPS} passes do not give; compare"),
+        (["--rule=reject", "--temperature=1"], "is exact, too; or give --steps 1"),
         (["--min-confidence=0.5"], "--min-confidence is for drafts of one pass; give --steps 1"),
         (["--min-confidence=2", "--steps=1"], "--min-confidence 2: a probability lies between"),
         (["--min-confidence=0.5", "--steps=1"], "needs drafters with a confidence head"),
@@ -242,6 +281,8 @@ def test_other_settings_need_another_folder(
     line = mistake(capsys, status)
     assert "(temperature was 0.0 and is now 0.5)" in line
     assert "--output" in line
+    status = evaluate(case, greedy.folder, *chosen, "--attn-implementation=eager")
+    assert "attn_implementation was None and is now 'eager'" in mistake(capsys, status)
 
 
 def test_a_target_that_cannot_be_rolled_back_is_refused_before_it_is_loaded(
