@@ -31,7 +31,7 @@ _FREE = (
 )
 
 
-LOG, _STORE = "log.txt", "store"
+LOG, _STORE, _ANSWERS = "log.txt", "store", "answers"
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Job:
         remade: whether it is simply done again under other settings; a training is refused.
         fresh: words for its first start only.
         latest: a checkpoint that it goes on from, where there is one.
+        in_turn: jobs of the same word here are not run at the same time; "" is no such word.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Job:
     remade: bool = False
     fresh: tuple[str, ...] = ()
     latest: Path | None = None
+    in_turn: str = ""
 
     def words(self) -> list[str]:
         """The command as it is to be started now."""
@@ -83,7 +85,6 @@ def jobs_of(grid: Grid) -> list[Job]:
         UserError: an option that no section has, or a value out of bounds, with the variant's name.
     """
     found: dict[str, Job] = {}
-    evaluated: Job | None = None
     for seed in grid.seeds:
         trained = []
         for name, variant in grid.ordered():
@@ -91,7 +92,7 @@ def jobs_of(grid: Grid) -> list[Job]:
             for job in planned.jobs():
                 found.setdefault(job.name, job)
             trained.append(found[planned.job_name])
-        evaluated = _evaluation(grid, seed, trained, after=evaluated)
+        evaluated = _evaluation(grid, seed, trained)
         found[evaluated.name] = evaluated
     return list(found.values())
 
@@ -99,6 +100,11 @@ def jobs_of(grid: Grid) -> list[Job]:
 def results_of(grid: Grid, seed: int) -> Path:
     """Where a seed's evaluation is."""
     return Path(grid.output) / f"seed-{seed}" / RESULTS
+
+
+def evaluation_of(seed: int) -> str:
+    """The name of a seed's evaluation among the jobs."""
+    return f"seed-{seed}/{RESULTS}"
 
 
 def log_of(grid: Grid, seed: int, variant: str) -> Path:
@@ -188,7 +194,7 @@ class _Planned:
         return {name: value for name, value in values.items() if not name.startswith(free)}
 
 
-def _evaluation(grid: Grid, seed: int, trained: list[Job], *, after: Job | None) -> Job:
+def _evaluation(grid: Grid, seed: int, trained: list[Job]) -> Job:
     """One for all variants of a seed. They share the target's answers, so they take turns."""
     asked, results = grid.evaluate, results_of(grid, seed)
     words = [sys.executable, "-m", "specforge_dstill", "evaluate", "--replay", "--config", grid.run]
@@ -201,15 +207,17 @@ def _evaluation(grid: Grid, seed: int, trained: list[Job], *, after: Job | None)
         passes = variant.passes or _passes(variant)
         steps = "" if passes is None else ":" + ",".join(map(str, passes))
         words += ["--drafter", f"{name}={job.latest}{steps}"]
-    words += ["--answers", str(Path(grid.output) / "answers"), "--output", str(results)]
+    words += ["--answers", str(Path(grid.output) / _ANSWERS), "--output", str(results)]
+    names = tuple(job.name for job in trained)
     return Job(
-        name=f"seed-{seed}/{results.name}",
+        name=evaluation_of(seed),
         folder=results,
         command=tuple(words),
-        needs=tuple(job.name for job in (*trained, *([after] if after else []))),
-        sources=tuple(job.name for job in trained),
+        needs=names,
+        sources=names,
         settings={"command": words[1:], "prompts": _digests(asked.prompts)},
         remade=True,
+        in_turn=_ANSWERS,
     )
 
 

@@ -61,7 +61,7 @@ class Schedule:
         running: list[_Running] = []
         with _ended_with_us(running):
             while waiting or running:
-                for job in self._ready(waiting)[: len(free)]:
+                for job in self._ready(waiting, running)[: len(free)]:
                     waiting.remove(job)
                     notes[job.name] = begin(job, notes)
                     running.append(self._start(job, free.pop(0), notes[job.name]))
@@ -69,8 +69,15 @@ class Schedule:
                     break  # what waits needs something that failed
                 self._reap(running, free)
 
-    def _ready(self, waiting: Sequence[Job]) -> list[Job]:
-        return [job for job in waiting if self.done.issuperset(job.needs)]
+    def _ready(self, waiting: Sequence[Job], running: Sequence[_Running]) -> list[Job]:
+        """Those that can be started together now."""
+        taken = {one.job.in_turn for one in running}
+        ready = []
+        for job in waiting:
+            if self.done.issuperset(job.needs) and not (job.in_turn and job.in_turn in taken):
+                ready.append(job)
+                taken.add(job.in_turn)
+        return ready
 
     def _start(self, job: Job, slot: int, note: Note) -> _Running:
         write_note(job, note)

@@ -28,8 +28,14 @@ _HELD_OUT_NOTE = (
 _MARKED = 40
 
 
-def curve_pictures(curves: Sequence[Curve], palette: Palette) -> Iterator[Picture]:
-    """By metric, in a fixed order; those with two points or more."""
+def curve_pictures(
+    curves: Sequence[Curve], palette: Palette, *, about: str = ""
+) -> Iterator[Picture]:
+    """By metric, in a fixed order; those with two points or more.
+
+    Args:
+        about: which trainings they are of, for the notes.
+    """
     long = [curve for curve in curves if len(curve.points) > 1]
     metrics = dict.fromkeys(curve.metric for curve in long)
     for number, metric in enumerate(sorted(metrics, key=_order)):
@@ -43,7 +49,7 @@ def curve_pictures(curves: Sequence[Curve], palette: Palette) -> Iterator[Pictur
         rule(axes, "y")
         legend(figure, axes)
         title, note = _words(metric)
-        notes = (note,) if note else ()
+        notes = tuple(filter(None, (about, note)))
         yield Picture(title, svg(figure, name=f"training{number}", description=title), notes)
 
 

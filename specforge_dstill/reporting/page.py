@@ -11,7 +11,7 @@ from specforge_dstill.reporting.comparison_tables import PAPERS, Comparison, com
 from specforge_dstill.reporting.curve_figures import curve_pictures
 from specforge_dstill.reporting.curves import Curve
 from specforge_dstill.reporting.facts import facts, serving_facts, warnings
-from specforge_dstill.reporting.figures import palette
+from specforge_dstill.reporting.figures import Palette, palette
 from specforge_dstill.reporting.folders import Results
 from specforge_dstill.reporting.grid import Grid, decoded_grids
 from specforge_dstill.reporting.grid_figures import concurrency_pictures
@@ -31,11 +31,13 @@ def make_page(
     comparisons: Sequence[Comparison] = (),
     reference: str | None = None,
     curves: Sequence[Curve] = (),
+    about_curves: str = "",
 ) -> Page:
     """Everything that the results have something for.
 
     Args:
         reference: a drafter that all are set against in a table of their own.
+        about_curves: which trainings they are of, said under each.
     """
     folders = [found.name for found in results]
     settings = settings_of(
@@ -50,6 +52,10 @@ def make_page(
             tables += variant_table(one, reference)
         for comparison in (*PAPERS, *comparisons):
             tables += comparison_table(one, comparison)
+    methods = [
+        method for one in (*(q.setting for q in quantities), *grids) for method in one.methods
+    ]
+    colours = palette([*(method.drafter for method in methods), *(curve.name for curve in curves)])
     return Page(
         title=title,
         facts=(
@@ -62,22 +68,21 @@ def make_page(
         ),
         notes=tuple(_about_intervals(tables)),
         tables=tuple(tables),
-        pictures=tuple(_pictures(quantities, grids, curves)),
+        pictures=(
+            *_pictures(quantities, grids, colours),
+            *curve_pictures(curves, colours, about=about_curves),
+        ),
     )
 
 
 def _pictures(
-    all_quantities: Sequence[Quantities], grids: Sequence[Grid], curves: Sequence[Curve]
+    all_quantities: Sequence[Quantities], grids: Sequence[Grid], colours: Palette
 ) -> Iterator[Picture]:
-    methods = [method for q in all_quantities for method in q.setting.methods]
-    methods += [method for grid in grids for method in grid.methods]
-    colours = palette([*(method.drafter for method in methods), *(curve.name for curve in curves)])
     for number, quantities in enumerate(all_quantities):
         yield tau_picture(quantities, colours, name=f"tau{number}")
         yield position_picture(quantities, colours, name=f"position{number}")
     for number, grid in enumerate(grids):
         yield from concurrency_pictures(grid, colours, name=f"concurrency{number}")
-    yield from curve_pictures(curves, colours)
 
 
 def _about_intervals(tables: Sequence[Table]) -> Iterator[str]:

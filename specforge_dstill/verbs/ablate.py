@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from specforge_dstill.ablations.grid import Grid, read_grid
-from specforge_dstill.ablations.jobs import Job, jobs_of, log_of, results_of
+from specforge_dstill.ablations.jobs import Job, evaluation_of, jobs_of, log_of, results_of
 from specforge_dstill.ablations.machine import alone_in, slots
 from specforge_dstill.ablations.notes import read_notes
 from specforge_dstill.ablations.schedule import Schedule
@@ -21,7 +21,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.files import write_atomically
 from specforge_dstill.maths.reveal_schedule import check_steps
 from specforge_dstill.reporting.curves import Curve, read_curves
-from specforge_dstill.reporting.folders import Results, read_folders
+from specforge_dstill.reporting.folders import read_folders
 from specforge_dstill.reporting.page import make_page
 from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.settings import settings_of
@@ -55,9 +55,9 @@ data.max_length, data.hidden_states_path);
 all share the feature cache and the target's answers. What is done is not done again: the same
 command goes on after a stop, also in the middle of a training that saves checkpoints
 (training.save_interval), and with variants or seeds added. A job that fails is told, and those
-that do not need it go on. Elsewhere than on this machine: launcher: "srun --nodes 2 … torchrun …",
-the words before -m specforge.train. The page has the paper's Tables 4 to 8 for variants of the
-names that report --help lists.
+that do not need it go on; the tables are of the seeds that are whole. Elsewhere than on this
+machine: launcher: "srun --nodes 2 … torchrun …", the words before -m specforge.train. The page
+has the paper's Tables 4 to 8 for variants of the names that report --help lists.
 """
 TABLE, REPORT = "table.txt", "report"
 
@@ -83,11 +83,11 @@ def run(args: argparse.Namespace) -> int:
         _plan(jobs)
         return DONE
     _check_evaluation(args.grid, grid)
-    failed = _work(grid, jobs)
-    measured = [folder for seed in grid.seeds if (folder := results_of(grid, seed)).is_dir()]
-    if measured and not failed:
-        _report(grid, read_folders(measured))
-    return FAILED if failed else DONE
+    schedule = _work(grid, jobs)
+    measured = [seed for seed in grid.seeds if evaluation_of(seed) in schedule.done]
+    if measured:
+        _report(grid, measured)
+    return FAILED if schedule.failed else DONE
 
 
 def _plan(jobs: Sequence[Job]) -> None:
@@ -125,8 +125,8 @@ def _check_evaluation(path: Path, grid: Grid) -> None:
             )
 
 
-def _work(grid: Grid, jobs: Sequence[Job]) -> bool:
-    """Run the jobs; whether one failed."""
+def _work(grid: Grid, jobs: Sequence[Job]) -> Schedule:
+    """Run the jobs, and tell what could not be done."""
     places = slots(jobs=grid.jobs, ranks=grid.ranks, gpus=_gpus(grid), env=os.environ)
     with alone_in(Path(grid.output)) as lock:
         schedule = Schedule(jobs, places, say, locks=(lock,))
@@ -136,7 +136,7 @@ def _work(grid: Grid, jobs: Sequence[Job]) -> bool:
     left = len(jobs) - len(schedule.done) - len(schedule.failed)
     if left:
         say(f"{left} jobs that need those were left; mend the cause and run the same command again")
-    return bool(schedule.failed)
+    return schedule
 
 
 def _gpus(grid: Grid) -> int:
@@ -148,10 +148,15 @@ def _gpus(grid: Grid) -> int:
     return torch.cuda.device_count()
 
 
-def _report(grid: Grid, results: Sequence[Results]) -> None:
-    output = Path(grid.output)
+def _report(grid: Grid, seeds: Sequence[int]) -> None:
+    """The tables and the page of those seeds that were measured; others are told."""
+    output, results = Path(grid.output), read_folders([results_of(grid, seed) for seed in seeds])
     page = make_page(
-        results, title="Ablations", reference=grid.reference, curves=_curves(grid, grid.seeds[0])
+        results,
+        title="Ablations",
+        reference=grid.reference,
+        curves=_curves(grid, seeds[0]),
+        about_curves=f"Seed {seeds[0]}.",
     )
     reports = [(run, report) for run, found in enumerate(results) for report in found.reports]
     tables = [
@@ -163,6 +168,8 @@ def _report(grid: Grid, results: Sequence[Results]) -> None:
     write_atomically(output / TABLE, text.encode())
     written = write_page(page, output / REPORT)
     print(f"{text}\n{output / TABLE}, {written}")
+    if missing := [str(seed) for seed in grid.seeds if seed not in seeds]:
+        say(f"without seeds that were not trained and measured whole: {', '.join(missing)}")
 
 
 def _curves(grid: Grid, seed: int) -> list[Curve]:

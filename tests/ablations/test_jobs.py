@@ -13,6 +13,8 @@ from specforge_dstill.errors import UserError
 from tests.ablations.grids import VARIANTS, grid
 from tests.modes.running import write_run
 
+ORDERED = ("teacher", "student", "student-ce", "student-k2", "dflash", "dflash-more")
+
 
 @pytest.fixture
 def small(tmp_path: Path, tiny_inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
@@ -106,7 +108,9 @@ def test_settings_are_those_that_a_result_depends_on(small: Grid) -> None:
 def test_evaluations_share_answers_and_take_turns(small: Grid) -> None:
     jobs = by_name(jobs_of(small))
     first, second = jobs["seed-0/results"], jobs["seed-1/results"]
-    assert first.name in second.needs
+    assert first.in_turn == second.in_turn != ""
+    assert second.needs == tuple(f"seed-1/{name}" for name in ORDERED), "not the seed before"
+    assert {job.in_turn for job in jobs.values() if job not in (first, second)} == {""}
     for job in (first, second):
         words = list(job.command)
         assert words[words.index("--answers") + 1] == "ablations/answers"

@@ -91,6 +91,28 @@ def test_a_failure_leaves_only_what_needs_it(tmp_path: Path) -> None:
     assert order(tmp_path) == ["bad", "good"]
 
 
+def test_jobs_that_take_turns_do_not_run_together(tmp_path: Path) -> None:
+    """Each looks for the other's mark; a third one beside them does not wait."""
+    program = (
+        "import time\n"
+        "mark = '{here}/../turn'\n"
+        "assert not os.path.exists(mark)\n"
+        "open(mark, 'w').close(); time.sleep(0.3); os.remove(mark)"
+    )
+    jobs = [
+        job(tmp_path, name, program=program.format(here=tmp_path / name), in_turn="answers")
+        for name in "ab"
+    ]
+    schedule, _ = run(*jobs, job(tmp_path, "c"), at_a_time=3)
+    assert schedule.done == {"a", "b", "c"}, schedule.failed
+    assert order(tmp_path).index("c") < 2
+    # One that fails does not keep the other from its turn.
+    failing = [job(tmp_path, "d", program="sys.exit(1)", in_turn="answers"), *jobs]
+    shutil.rmtree(tmp_path / "a")
+    schedule, _ = run(*failing)
+    assert (schedule.done, set(schedule.failed)) == ({"a", "b"}, {"d"})
+
+
 def test_a_failed_job_is_tried_again_and_its_time_adds_up(tmp_path: Path) -> None:
     program = "import time; time.sleep(0.2); sys.exit(not os.path.exists('{0}/../mended'))"
     one = job(tmp_path, "one", program=program.format(tmp_path / "one"))

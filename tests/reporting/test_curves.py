@@ -70,6 +70,8 @@ def test_a_figure_a_metric_and_none_for_a_single_point() -> None:
         "Training: eval/accept_8",
     ]
     assert "not τ" in pictures[0].notes[0]
+    (about, loss, _) = list(curve_pictures(curves, palette(["dflash", "student"]), about="Seed 3."))
+    assert (about.notes[0], loss.notes[0]) == ("Seed 3.", "Seed 3.")
     assert "var(--m0)" not in pictures[0].svg
     assert "var(--m1)" in pictures[0].svg
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specforge_dstill.ablations.grid import Grid
+from specforge_dstill.ablations.jobs import Job
+from specforge_dstill.ablations.schedule import Schedule
 from specforge_dstill.cli import main
+from specforge_dstill.verbs import ablate
 from tests.ablations.grids import VARIANTS, write_grid
 from tests.modes.running import write_run
+from tests.reporting.examples import example
 from tests.trained import texts, write_prompts
 
 
@@ -72,6 +78,30 @@ def test_a_failed_training_is_told_with_its_log(
     assert f"{folder / 'gone'} holds no feature file" in err
     assert "1 jobs that need those were left" in err
     assert not (folder / "ablations" / "report").exists()
+
+
+def test_seeds_that_are_whole_are_reported_though_another_failed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first seed failed; the second's curves are those of the page."""
+    output = folder / "ablations"
+    for seed in (0, 1):
+        (output / f"seed-{seed}" / "results").mkdir(parents=True)
+    (output / "seed-1/results/results.json").write_text(example().to_json())
+    log = output / "seed-1" / "student" / "log.txt"
+    log.parent.mkdir()
+    log.write_text("step 1: {'loss': 2.0}\nstep 2: {'loss': 1.0}\n")
+    failed = {"seed-0/student": "no such cache"}
+
+    def work(grid: Grid, jobs: Sequence[Job]) -> Schedule:
+        return Schedule(jobs, [], print, done={"seed-1/results"}, failed=failed)
+
+    monkeypatch.setattr(ablate, "_work", work)
+    assert main(["ablate", str(write_grid(folder))]) == 1
+    shown = capsys.readouterr()
+    assert "Variants against student" in shown.out
+    assert "without seeds that were not trained and measured whole: 0" in shown.err
+    assert "Seed 1." in (output / "report" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
