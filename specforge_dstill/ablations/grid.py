@@ -137,6 +137,12 @@ class Grid(Section):
             self._check(name, variant)
         if self.reference not in self.variants:
             raise ValueError(f"reference: there is no variant {self.reference}")
+        passes = self.variants[self.reference].passes
+        if passes is not None and 1 not in passes:
+            raise ValueError(
+                f"reference: others are set against one pass of {self.reference}; add 1 to its "
+                "passes:"
+            )
         return self
 
     @field_validator("launcher")

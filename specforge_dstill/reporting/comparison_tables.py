@@ -20,47 +20,44 @@ from specforge_dstill.reporting.tables import Cell, Number, Table
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a table sets side by side.
+    """What a table sets side by side, each under its own name.
 
     Attributes:
-        variants: each with its heading.
         least: how many of them must be there for a table.
+        note: what the paper's drafters of these names are; nobody checked that these are, too.
     """
 
     title: str
-    variants: tuple[tuple[Method, str], ...]
+    methods: tuple[Method, ...]
     least: int = 2
+    note: str = ""
 
 
-def _once(drafter: str, heading: str) -> tuple[Method, str]:
-    return Method(drafter, 1), heading
+def _once(*drafters: str) -> tuple[Method, ...]:
+    return tuple(Method(drafter, 1) for drafter in drafters)
 
 
 PAPERS = (
     Comparison(
         "DFlash trained on against distillation (Table 5)",
-        (
-            _once("dflash", "dflash"),
-            _once("dflash-more", "dflash, trained on"),
-            _once(STUDENT, "student"),
-        ),
+        _once("dflash", "dflash-more", STUDENT),
         least=3,
+        note="The paper: dflash-more is DFlash trained on for as long.",
     ),
     Comparison(
         "States: the root alone against the cosine schedule (Table 6)",
-        (_once("student-root", "p_root = 1"), _once(STUDENT, "cosine")),
+        _once("student-root", STUDENT),
+        note="The paper: p_root = 1 for student-root, the cosine schedule for student.",
     ),
     Comparison(
         "Supervision: endpoint CE, both, KD (Table 7)",
-        (
-            _once("student-ce", "α = 0"),
-            _once(STUDENT, "α = 0.2"),
-            _once("student-kd", "α = 1"),
-        ),
+        _once("student-ce", STUDENT, "student-kd"),
+        note="The paper: α = 0 for student-ce, α = 0.2 for student, α = 1 for student-kd.",
     ),
     Comparison(
         "Trajectory-quality weights (Table 8)",
-        (_once(STUDENT, "unweighted"), _once("student-weighted", "weighted")),
+        _once(STUDENT, "student-weighted"),
+        note="The paper: student unweighted, student-weighted with trajectory weights.",
     ),
 )
 
@@ -68,10 +65,9 @@ PAPERS = (
 def comparison_table(quantities: Quantities, comparison: Comparison) -> Iterator[Table]:
     """Tau by benchmark of those variants that are there, if enough are; of two the difference."""
     setting = quantities.setting
-    found = [(m, heading) for m, heading in comparison.variants if m in setting.methods]
-    if len(found) < max(comparison.least, 2):
+    methods = [method for method in comparison.methods if method in setting.methods]
+    if len(methods) < max(comparison.least, 2):
         return
-    methods = [method for method, _ in found]
     by_set = {name: [quantities.tau(m, name) for m in methods] for name in setting.data_sets}
     if len(by_set) > 1:
         columns = zip(*by_set.values(), strict=True)
@@ -82,5 +78,6 @@ def comparison_table(quantities: Quantities, comparison: Comparison) -> Iterator
         if len(taus) == 2:
             cells.append(Number(combine(np.subtract, taus[1], taus[0]).estimate(), signed=True))
         rows.append((name, *cells))
-    header = ("τ", *(heading for _, heading in found), *(["Δ"] if len(found) == 2 else []))
-    yield Table(f"{comparison.title}{setting.suffix}", header, tuple(rows))
+    header = ("τ", *map(str, methods), *(["Δ"] if len(methods) == 2 else []))
+    notes = (comparison.note,) if comparison.note else ()
+    yield Table(f"{comparison.title}{setting.suffix}", header, tuple(rows), notes=notes)

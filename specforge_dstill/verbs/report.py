@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
+from specforge_dstill.errors import UserError
 from specforge_dstill.files import make_folder, write_atomically
 from specforge_dstill.reporting.comparison_tables import Comparison
 from specforge_dstill.reporting.curves import read_curves
-from specforge_dstill.reporting.folders import read_folders
+from specforge_dstill.reporting.folders import Results, read_folders
 from specforge_dstill.reporting.html import html
 from specforge_dstill.reporting.markdown import markdown
 from specforge_dstill.reporting.page import make_page
-from specforge_dstill.reporting.settings import Method
+from specforge_dstill.reporting.settings import Method, settings_of
 from specforge_dstill.reporting.tables import Page
 
 EXAMPLE = """example:
@@ -72,7 +74,7 @@ def comparison(text: str) -> Comparison:
     if len(set(methods)) < max(2, len(methods)):
         raise argparse.ArgumentTypeError(f"{text!r}: two or more different drafters, with commas")
     title = " against ".join(map(str, methods))
-    return Comparison(title, tuple((method, str(method)) for method in methods), len(methods))
+    return Comparison(title, tuple(methods), len(methods))
 
 
 def _method(text: str) -> Method:
@@ -85,8 +87,13 @@ def _method(text: str) -> Method:
 def run(args: argparse.Namespace) -> int:
     """Write the page."""
     curves = [curve for name, path in args.training for curve in read_curves(name, path)]
+    results = read_folders(args.folders)
+    for compared in args.compare:
+        _check_measured("--compare", compared.methods, results)
+    if args.against is not None:
+        _check_measured("--against", [Method(args.against, 1)], results)
     page = make_page(
-        read_folders(args.folders),
+        results,
         title=args.title,
         comparisons=args.compare,
         reference=args.against,
@@ -94,6 +101,25 @@ def run(args: argparse.Namespace) -> int:
     )
     print(write_page(page, args.output))
     return 0
+
+
+def _check_measured(option: str, wanted: Sequence[Method], results: Sequence[Results]) -> None:
+    """UserError unless some setting has all that a table is to hold."""
+    settings = settings_of((n, report) for n, one in enumerate(results) for report in one.reports)
+    known = dict.fromkeys(method for setting in settings for method in setting.methods)
+    missing = [_word(method) for method in wanted if method not in known]
+    if missing:
+        there = ", ".join(map(_word, known)) or "none"
+        raise UserError(f"{option}: no acceptance of {missing[0]} was measured; there are: {there}")
+    if not any({*wanted} <= {*setting.methods} for setting in settings):
+        raise UserError(
+            f"{option}: {', '.join(map(_word, wanted))} were not measured with the same settings"
+        )
+
+
+def _word(method: Method) -> str:
+    """As options name it."""
+    return method.drafter if method.steps == 1 else f"{method.drafter}:{method.steps}"
 
 
 def write_page(page: Page, folder: Path) -> str:

@@ -36,6 +36,10 @@ MISTAKES = [
     ({"seeds": [1, 1]}, "names one twice"),
     ({"jobs": 0}, "jobs: 0 is not allowed"),
     ({"reference": "other"}, "there is no variant other"),
+    (
+        {"variants": {**VARIANTS, "student": {"from": "teacher", "passes": [2]}}},
+        "reference: others are set against one pass of student; add 1",
+    ),
     ({"variants": one(form="teacher")}, "variants.mine.form: unknown option; did you mean"),
     ({"variants": one(mode="eagle3")}, "'dflash', 'dspark', 'dstill_teacher' or 'dstill_student'"),
     ({"variants": one()}, "variants.mine.from: name the variant whose records it learns"),

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from specforge_dstill.cli import main
+from specforge_dstill.evaluation.report import Report
 from specforge_dstill.reporting.settings import Method
 from specforge_dstill.verbs.report import comparison
-from tests.reporting.examples import example
+from tests.reporting.examples import example, score
 
 
 def test_results_in_and_a_page_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,11 +38,33 @@ def test_what_is_no_results_folder_is_told_in_one_line(
 
 def test_drafters_to_compare() -> None:
     found = comparison("student-k4:2,student")
-    assert [method for method, _ in found.variants] == [
-        Method("student-k4", 2),
-        Method("student", 1),
-    ]
+    assert found.methods == (Method("student-k4", 2), Method("student", 1))
     assert found.least == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--compare=student,teacher:8"],
+            "no acceptance of teacher:8 was measured; there are: dflash, teacher, teacher:3, student",
+        ),
+        (["--against=other"], "--against: no acceptance of other was measured; there are: dflash"),
+        (["--compare=mine,dflash"], "--compare: mine, dflash were not measured with the same"),
+    ],
+)
+def test_a_name_that_nothing_was_measured_of_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    """Not left out without a word."""
+    alone = Report(4, (score("mine", 1, [[1]], [[2]]),))
+    for name, report in (("a", example()), ("b", alone)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(report.to_json())
+    folders = [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert main(["report", *folders, *words, f"--output={tmp_path / 'report'}"]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()
 
 
 @pytest.mark.parametrize("text", ["student", "a,a", "a,:2", "a:x,b", ""])
