@@ -64,7 +64,8 @@ asks a running server of SGLang or vLLM, started without its drafter and then wi
 GPU node can do both; results gather in OUTPUT/servers.json, and S needs both. Two servers that run
 side by side can be given in one command. Cells (drafter, data set, temperature, concurrency) that
 are complete are not measured again. The server formats prompts by the target's own chat template
-with --template-kwargs; --config names a run file only for its feature cache's, as the default.
+with --template-kwargs, by default those of the run file's feature cache (--config, else a
+dstill.yaml in the current folder), for which alone it is read.
 A request's time runs from sending it to its whole answer, over its tokens; answers are not
 streamed. Prompts are read anew for each cell (cache_salt). vLLM counts for the whole server, so
 requests of others are noticed and refused; for intervals of τ start it with

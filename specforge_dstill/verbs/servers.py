@@ -18,7 +18,7 @@ from specforge_dstill.evaluation.interleaved import WARM_UP_RUNS, WARM_UP_TOKENS
 from specforge_dstill.evaluation.sampling import Sampling
 from specforge_dstill.evaluation.serving import Served, ServingReport
 from specforge_dstill.evaluation.speed import PLAIN
-from specforge_dstill.runfile import load_run
+from specforge_dstill.runfile import DEFAULT_PATH, load_run
 from specforge_dstill.servers.cell import Cell, measure
 from specforge_dstill.servers.client import Client
 from specforge_dstill.servers.endpoint import Endpoint
@@ -61,7 +61,7 @@ class ServersRoute:
         samplings = _samplings(args)
         check_distinct("--prompts", [chosen.name for chosen in args.prompts])
         cache = None
-        if args.config or args.overrides:
+        if args.config or args.overrides or Path(DEFAULT_PATH).is_file():
             cache = feature_cache(load_run(args.config, args.overrides, "dflash"))
         kwargs = args.template_kwargs
         if kwargs is None:

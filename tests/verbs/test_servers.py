@@ -259,14 +259,22 @@ def test_what_is_out_of_the_ordinary_is_told(
 
 
 def test_the_run_files_cache_says_how_prompts_are_formatted(
-    folder: Path, drafting: Fake, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    drafting: Fake,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its template options are the default; others are warned of."""
     make_manifest(template_kwargs={"thinking": True}).write(folder)
     model = {"target_model_path": str(folder), "draft_model_config": str(folder / "draft.json")}
-    write_json(folder / "dstill.yaml", {"model": model, "data": {}, "output_dir": "out"})
+    data = {"hidden_states_path": str(folder)}
+    write_json(folder / "dstill.yaml", {"model": model, "data": data, "output_dir": "out"})
     words = [*with_drafter(drafting), "--concurrency=1", "--temperature=0"]
-    words += [f"--config={folder / 'dstill.yaml'}", f"data.hidden_states_path={folder}"]
+    monkeypatch.chdir(folder)
+    assert evaluate(folder, *words) == 0, "the current folder's, without --config"
+    assert results(folder).details["template_kwargs"] == {"thinking": True}
+    monkeypatch.chdir(Path(__file__).parent)
+    words += [f"--config={folder / 'dstill.yaml'}", f"--output={folder / 'results'}"]
     assert evaluate(folder, *words) == 0
     details = results(folder).details
     assert details["template_kwargs"] == details["cache"]["template_kwargs"] == {"thinking": True}
