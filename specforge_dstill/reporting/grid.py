@@ -23,15 +23,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Rate:
-    """Of all requests together.
+    """Of all requests to those data sets that every method of the same column has.
 
     Attributes:
         throughput: output tokens a second.
         per_token: seconds of a request per output token.
+        data_sets: which they are; without any, both numbers are NaN.
     """
 
     throughput: float
     per_token: float
+    data_sets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class Grid:
 
     Attributes:
         tau, speedup: only where measured.
-        rates: by method, temperature and concurrency, all data sets and runs together; the server
-            alone is method None.
+        rates: by method, temperature and concurrency, all runs together; the server alone is
+            method None.
         details: those of the first run.
         runs: the folders' numbers.
         warnings: what may mislead.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isnan
 
 from specforge_dstill.evaluation.intervals import Quantity, average, combine
 from specforge_dstill.reporting.grid import Grid, Place, Rate
@@ -90,28 +91,40 @@ def _at(
 
 
 def _rates(grid: Grid, *, reasoning: bool) -> Iterator[Table]:
-    """Throughput, and the time per output token."""
+    """Throughput, and the time per output token, each column over the same data sets."""
     methods = tuple(dict.fromkeys(method for method, _, _ in grid.rates))
     points = sorted({(t, c) for _, t, c in grid.rates})
     suffix = f", {grid.reasoning}" if reasoning else ""
 
-    def table(what: str, cell: Callable[[Rate], str]) -> Table:
+    def table(what: str, number: Callable[[Rate], float], form: str) -> Table:
+        def cell(rate: Rate | None) -> str:
+            return NOTHING if rate is None or isnan(number(rate)) else format(number(rate), form)
+
         rows = [
             (
                 "without a drafter" if method is None else str(method),
-                *(
-                    cell(grid.rates[method, *point]) if (method, *point) in grid.rates else NOTHING
-                    for point in points
-                ),
+                *(cell(grid.rates.get((method, *point))) for point in points),
             )
             for method in methods
         ]
         return Table(
             f"{grid.target} in {grid.engine}{suffix}: {what}",
-            ("Method", *(f"T = {t:g}, C = {c}" for t, c in points)),
+            ("Method", *map(_head, points)),
             tuple(rows),
-            notes=("All benchmarks together.",),
+            notes=(_counted(grid, points),),
         )
 
-    yield table("output tokens a second", lambda rate: f"{rate.throughput:,.1f}")
-    yield table("milliseconds per output token", lambda rate: f"{1000 * rate.per_token:,.2f}")
+    yield table("output tokens a second", lambda rate: rate.throughput, ",.1f")
+    yield table("milliseconds per output token", lambda rate: 1000 * rate.per_token, ",.2f")
+
+
+def _head(point: tuple[float, int]) -> str:
+    return f"T = {point[0]:g}, C = {point[1]}"
+
+
+def _counted(grid: Grid, points: Sequence[tuple[float, int]]) -> str:
+    """Which data sets the numbers are of; told by column where columns differ."""
+    told = {(t, c): ", ".join(rate.data_sets) or "none" for (_, t, c), rate in grid.rates.items()}
+    sets = set(told.values())
+    where = sets.pop() if len(sets) == 1 else "; ".join(f"{_head(p)}: {told[p]}" for p in points)
+    return f"Together over the benchmarks that every row of a column has: {where}."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import nan
 
 import numpy as np
@@ -112,19 +112,34 @@ def _speedup(
 def _rates(
     reports: Mapping[int, ServingReport],
 ) -> dict[tuple[Method | None, float, int], Rate]:
-    groups: dict[tuple[Method | None, float, int], list[Served]] = {}
+    """Of the data sets that all methods of a column have: others write more or less in a second."""
+    columns: dict[tuple[float, int], dict[Method | None, list[Served]]] = {}
     for report in reports.values():
         for one in report.served:
             method = None if one.drafter is None else Method(one.drafter, one.steps)
-            groups.setdefault((method, one.temperature, one.concurrency), []).append(one)
-    return {key: _rate(group) for key, group in groups.items()}
+            column = columns.setdefault((one.temperature, one.concurrency), {})
+            column.setdefault(method, []).append(one)
+    return {
+        (method, *point): _rate(group, data_sets)
+        for point, column in columns.items()
+        for data_sets in [_shared(column.values())]
+        for method, group in column.items()
+    }
 
 
-def _rate(group: Sequence[Served]) -> Rate:
-    requests = [request for one in group for request in one.requests]
+def _shared(groups: Iterable[Sequence[Served]]) -> tuple[str, ...]:
+    """Data sets that each of several methods has, in the order of the first."""
+    first, *others = [dict.fromkeys(one.data_set for one in group) for group in groups]
+    return tuple(name for name in first if all(name in found for found in others))
+
+
+def _rate(group: Sequence[Served], data_sets: tuple[str, ...]) -> Rate:
+    counted = [one for one in group if one.data_set in data_sets]
+    requests = [request for one in counted for request in one.requests]
     tokens = sum(request.tokens for request in requests)
-    seconds = sum(one.seconds for one in group)
+    seconds = sum(one.seconds for one in counted)
     return Rate(
         tokens / seconds if seconds else nan,
         sum(request.seconds for request in requests) / tokens if tokens else nan,
+        data_sets,
     )

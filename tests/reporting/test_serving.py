@@ -107,6 +107,23 @@ def test_table_2() -> None:
     assert per_token.rows[1] == ("student", "200.00", "12,800.00")
 
 
+def test_rates_are_of_the_data_sets_that_all_methods_have() -> None:
+    """The server alone was measured on one more, and was slow there."""
+    both = ServingReport((*measured().served, served(None, 400, 1, "hard")), DETAILS)
+    _, throughput, per_token = grid_tables([only({0: both})])
+    assert throughput.rows[0] == ("without a drafter", "2.5", "0.3")
+    assert per_token.rows[0] == ("without a drafter", "400.00", "3,200.00")
+    counted = "Together over the benchmarks that every row of a column has: easy."
+    assert throughput.notes == per_token.notes == (counted,)
+    apart = ServingReport((served(None, 4, 1), served("student", 4, 1, "hard")), DETAILS)
+    _, throughput, _ = grid_tables([only({0: apart})])
+    assert [row[1] for row in throughput.rows] == ["–", "–"]
+    assert throughput.notes[0].endswith(": none.")
+    more = (served(None, 4, 1, "hard"), served("student", 4, 1, "hard"))
+    _, throughput, _ = grid_tables([only({0: ServingReport((*measured().served, *more), DETAILS)})])
+    assert throughput.notes[0].endswith(": T = 0, C = 1: easy, hard; T = 0, C = 8: easy.")
+
+
 def test_only_what_both_servers_answered_makes_a_speedup() -> None:
     """The server with the drafter refused the first prompt, the slower one of it alone."""
     alone, drafted = served(None, 4, 1), served("student", 2, 1)
