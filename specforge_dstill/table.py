@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import ceil
 
+#: A cell without a number.
+NOTHING = "–"
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 

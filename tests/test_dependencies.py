@@ -27,7 +27,7 @@ ALLOWED = {
         *("trajectory_store", "token_hash", "maths", "errors", "files", "checksums", "damage"),
     },
     "evaluation": {"evaluation", "trajectory_store", "maths", "errors", "console", "table"},
-    "reporting": {"reporting", "evaluation", "errors", "files"},
+    "reporting": {"reporting", "evaluation", "errors", "files", "table"},
     "servers": {"servers", "data", "evaluation", "concurrently", "errors", "files"},
     "concurrently.py": set[str](),
     "options.py": {"errors", "validation"},

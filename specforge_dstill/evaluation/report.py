@@ -16,11 +16,10 @@ from typing import Any
 from specforge_dstill.evaluation.replay import Walk, acceptance_by_position, mean_acceptance
 from specforge_dstill.evaluation.speed import Speed, speed_from_json, speed_table, speedups
 from specforge_dstill.maths.acceptance import recovery
-from specforge_dstill.table import text_table
+from specforge_dstill.table import NOTHING, text_table
 
 FORMAT = 1
 TEACHER, STUDENT = "teacher", "student"
-NOTHING = "–"
 
 
 def teacher_of(drafter: str, drafters: Collection[str]) -> str | None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from math import isnan
 
 from specforge_dstill.evaluation.serving import Served, ServingReport, paired
-from specforge_dstill.evaluation.speed import NOTHING, PLAIN
-from specforge_dstill.table import text_table
+from specforge_dstill.evaluation.speed import PLAIN
+from specforge_dstill.table import NOTHING, text_table
 
 _HEADER = ("Data set", "T", "C", "Drafter", "τ", "ms/token", "tokens/s", "S")
 _Point = tuple[str, float, int]

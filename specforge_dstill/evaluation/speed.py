@@ -12,10 +12,9 @@ from math import nan
 from typing import Any
 
 from specforge_dstill.evaluation.stopwatch import PHASES, Seconds
-from specforge_dstill.table import byte_text, text_table
+from specforge_dstill.table import NOTHING, byte_text, text_table
 
 PLAIN = "plain"
-NOTHING = "–"
 
 
 @dataclass(frozen=True)

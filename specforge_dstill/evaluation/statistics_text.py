@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from specforge_dstill.evaluation.report import NOTHING
 from specforge_dstill.evaluation.trajectory_statistics import TrajectoryStatistics
-from specforge_dstill.table import bar, spark, text_table
+from specforge_dstill.table import NOTHING, bar, spark, text_table
 
 _BAR = 24
 

@@ -9,7 +9,8 @@ from specforge_dstill.evaluation.intervals import Quantity, average, combine
 from specforge_dstill.reporting.grid import Grid, Place, Rate
 from specforge_dstill.reporting.main_tables import AVERAGE, TIMES
 from specforge_dstill.reporting.settings import Method
-from specforge_dstill.reporting.tables import NOTHING, Cell, Number, Table
+from specforge_dstill.reporting.tables import Cell, Number, Table
+from specforge_dstill.table import NOTHING
 
 _ABOUT = (
     "S is the time per output token without the drafter over that with it, at the same "

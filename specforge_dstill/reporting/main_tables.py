@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from specforge_dstill.evaluation.intervals import Quantity
 from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.settings import Method, Setting
-from specforge_dstill.reporting.tables import NOTHING, Cell, Number, Table
+from specforge_dstill.reporting.tables import Cell, Number, Table
+from specforge_dstill.table import NOTHING
 
 TIMES, AVERAGE = "×", "Average"
 _ABOUT_S = (

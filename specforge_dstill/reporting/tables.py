@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from specforge_dstill.evaluation.intervals import Estimate, Interval
-
-NOTHING = "–"
+from specforge_dstill.table import NOTHING
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from specforge_dstill.evaluation.intervals import combine
 from specforge_dstill.reporting.main_tables import columns_of
 from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.settings import Method
-from specforge_dstill.reporting.tables import NOTHING, Cell, Number, Table
+from specforge_dstill.reporting.tables import Cell, Number, Table
+from specforge_dstill.table import NOTHING
 
 
 def variant_table(quantities: Quantities, reference: str) -> Iterator[Table]:

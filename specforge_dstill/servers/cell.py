@@ -78,17 +78,17 @@ def measure(
             f"{client.endpoint.url}: refuses every prompt of {cell.data_set}: {turns[0].refused}"
         )
     return Served(
-        cell.drafter,
-        0 if cell.drafter is None else 1,
-        cell.data_set,
-        cell.sampling.temperature,
-        cell.concurrency,
-        seconds,
-        requests,
-        None if drafted is None else drafted.rounds,
-        None if drafted is None else drafted.accepted,
-        tuple(turn.name for turn in turns if turn.request is None),
-        sum(turn.retried for turn in turns),
+        drafter=cell.drafter,
+        steps=0 if cell.drafter is None else 1,
+        data_set=cell.data_set,
+        temperature=cell.sampling.temperature,
+        concurrency=cell.concurrency,
+        seconds=seconds,
+        requests=requests,
+        rounds=None if drafted is None else drafted.rounds,
+        accepted=None if drafted is None else drafted.accepted,
+        left_out=tuple(turn.name for turn in turns if turn.request is None),
+        retried=sum(turn.retried for turn in turns),
     )
 
 

@@ -20,6 +20,7 @@ from specforge_dstill.evaluation.report import Report
 from specforge_dstill.evaluation.serving_text import serving_text
 from specforge_dstill.files import make_folder, write_atomically, writing
 from specforge_dstill.reporting.facts import template_warnings
+from specforge_dstill.servers.connect import ENGINES
 from specforge_dstill.stopping import ending_though_stuck
 from specforge_dstill.verbs.decode import DecodeRoute
 from specforge_dstill.verbs.decode_checks import REJECT
@@ -35,7 +36,7 @@ from specforge_dstill.verbs.evaluate_options import (
 )
 from specforge_dstill.verbs.evaluation_plan import EvaluationPlan
 from specforge_dstill.verbs.replay import ReplayRoute
-from specforge_dstill.verbs.servers import ENGINES, ServersRoute
+from specforge_dstill.verbs.servers import ServersRoute
 
 EXAMPLE = """example:
   specforge-dstill evaluate --replay --config dstill.yaml --steps 1,8 \\
@@ -63,7 +64,8 @@ drafted alike; reject draws the draft, too, at the same temperature, top-k and t
 asks a running server of SGLang or vLLM, started without its drafter and then with it, so that one
 GPU node can do both; results gather in OUTPUT/servers.json, and S needs both. Two servers that run
 side by side can be given in one command. Cells (drafter, data set, temperature, concurrency) that
-are complete are not measured again. The server formats prompts by the target's own chat template
+are complete are not measured again, and their number is told: give a retrained drafter another
+name or --output. The server formats prompts by the target's own chat template
 with --template-kwargs, by default those of the run file's feature cache (--config, else a
 dstill.yaml in the current folder), for which alone it is read.
 A request's time runs from sending it to its whole answer, over its tokens; answers are not

@@ -21,15 +21,12 @@ from specforge_dstill.evaluation.speed import PLAIN
 from specforge_dstill.runfile import DEFAULT_PATH, load_run
 from specforge_dstill.servers.cell import Cell, measure
 from specforge_dstill.servers.client import Client
+from specforge_dstill.servers.connect import check_alike, connect
 from specforge_dstill.servers.endpoint import Endpoint
-from specforge_dstill.servers.engines import Engine, model_name
 from specforge_dstill.servers.file import ServersFile
-from specforge_dstill.servers.sglang import SGLang
-from specforge_dstill.servers.vllm import VLLM
 from specforge_dstill.verbs.evaluation_inputs import check_distinct, prompts_told
 from specforge_dstill.verbs.evaluation_plan import cache_settings, feature_cache
 
-ENGINES: dict[str, type[SGLang] | type[VLLM]] = {"sglang": SGLang, "vllm": VLLM}
 _TIMED = (
     "A request's time runs from sending it to its whole answer, not streamed: reading the prompt "
     "and waiting for a place count, with a drafter and without."
@@ -67,8 +64,18 @@ class ServersRoute:
         if kwargs is None:
             kwargs = cache.template_kwargs if cache else {}
         urls = [(None, args.plain_server), (drafter, args.server)]
-        clients = {name: _connect(url, name, kwargs, args) for name, url in urls if url}
-        _check_alike(list(clients.values()))
+        clients = {
+            name: connect(
+                Endpoint.at(url, timeout=args.timeout),
+                name,
+                engine=args.engine,
+                model=args.model,
+                template_kwargs=kwargs,
+            )
+            for name, url in urls
+            if url
+        }
+        check_alike(list(clients.values()))
         prompts = {chosen.name: chosen.prompts(limit=args.limit) for chosen in args.prompts}
         return cls(args, samplings, prompts, clients, kwargs, cache_settings(cache))
 
@@ -169,38 +176,6 @@ def _samplings(args: argparse.Namespace) -> tuple[Sampling, ...]:
         return tuple(Sampling(one, args.top_k, args.top_p) for one in args.temperature)
     except ValueError as error:
         raise UserError(f"--server: {error}") from None
-
-
-def _connect(
-    url: str, drafter: str | None, template_kwargs: Mapping[str, Any], args: argparse.Namespace
-) -> Client:
-    endpoint = Endpoint.at(url, timeout=args.timeout)
-    engine = _find_engine(endpoint, args.engine)
-    if engine.drafts and drafter is None:
-        raise UserError(f"{endpoint.url}: has a drafter; --plain-server is one without (--server)")
-    if drafter is not None and not engine.drafts:
-        raise UserError(
-            f"{endpoint.url}: has no drafter, though --drafter {drafter} names one; start it with "
-            "its drafter, or give it as --plain-server"
-        )
-    return Client(endpoint, engine, model_name(endpoint, args.model), template_kwargs)
-
-
-def _find_engine(endpoint: Endpoint, wanted: str | None) -> Engine:
-    for name, engine in ENGINES.items():
-        if wanted in (None, name) and (found := engine.find(endpoint)) is not None:
-            return found
-    raise UserError(
-        f"{endpoint.url}: neither SGLang (/server_info) nor vLLM (/version) answers there"
-        if wanted is None
-        else f"{endpoint.url}: does not answer as {wanted}"
-    )
-
-
-def _check_alike(clients: Sequence[Client]) -> None:
-    told = {f"{c.engine.name} {c.engine.version} with {c.model}" for c in clients}
-    if len(told) > 1:
-        raise UserError(f"the two servers differ: {' and '.join(sorted(told))}")
 
 
 def _tell(cell: Cell, served: Served) -> None:

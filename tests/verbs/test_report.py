@@ -47,7 +47,7 @@ def test_drafters_to_compare() -> None:
     [
         (
             ["--compare=student,teacher:8"],
-            "no acceptance of teacher:8 was measured; there are: dflash, teacher, teacher:3, student",
+            "of teacher:8 was measured; there are: dflash, teacher, teacher:3, student, mine",
         ),
         (["--against=other"], "--against: no acceptance of other was measured; there are: dflash"),
         (["--compare=mine,dflash"], "--compare: mine, dflash were not measured with the same"),
