@@ -52,9 +52,8 @@ def make_page(
             tables += variant_table(one, reference)
         for comparison in (*PAPERS, *comparisons):
             tables += comparison_table(one, comparison)
-    methods = [
-        method for one in (*(q.setting for q in quantities), *grids) for method in one.methods
-    ]
+    methods = [method for setting in settings for method in setting.methods]
+    methods += [method for grid in grids for method in grid.methods]
     colours = palette([*(method.drafter for method in methods), *(curve.name for curve in curves)])
     return Page(
         title=title,
