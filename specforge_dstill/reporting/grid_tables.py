@@ -1,4 +1,4 @@
-"""The shape of the paper's Tables 2 and 3: S by temperature and concurrency; and throughput."""
+"""Tables of servers, in the shapes of the paper's 1, 2 and 3; and throughput."""
 
 from __future__ import annotations
 
@@ -16,6 +16,37 @@ _ABOUT = (
     "S is the time per output token without the drafter over that with it, at the same "
     "temperature and number of requests at a time (C)."
 )
+
+
+def single_request_table(grids: Sequence[Grid]) -> Iterator[Table]:
+    """S and tau by benchmark, greedily and a request at a time, where that was measured."""
+    first = (0.0, 1)
+    sets = tuple(dict.fromkeys(name for grid in grids for name in grid.data_sets))
+    columns = (*sets, *([AVERAGE] if len(sets) > 1 else []))
+
+    def cells(grid: Grid, method: Method) -> Iterator[Cell]:
+        for name in columns:
+            s, tau = (_at(grid, found, name, method, *first) for found in (grid.speedup, grid.tau))
+            if name == AVERAGE and len(grid.data_sets) < len(sets):
+                s = tau = None
+            yield NOTHING if s is None else Number(s.estimate(), TIMES)
+            yield NOTHING if tau is None else Number(tau.estimate())
+
+    rows = [
+        (grid.target, grid.engine, grid.reasoning, str(method), *cells(grid, method))
+        for grid in grids
+        for method in grid.methods
+        if any(p.method == method and (p.temperature, p.concurrency) == first for p in grid.places)
+    ]
+    if rows:
+        header = (f"{name} {what}" for name in columns for what in ("S", "τ"))
+        yield Table(
+            "Speed-up S and acceptance length τ, T = 0, C = 1 (Table 1)",
+            ("Target", "Engine", "Reasoning", "Method", *header),
+            tuple(rows),
+            4,
+            (_ABOUT, "Average: unweighted over benchmarks, of those that have all of them."),
+        )
 
 
 def grid_tables(grids: Sequence[Grid]) -> Iterator[Table]:

@@ -15,7 +15,7 @@ from specforge_dstill.reporting.figures import Palette, palette
 from specforge_dstill.reporting.folders import Results
 from specforge_dstill.reporting.grid import Grid, decoded_grids
 from specforge_dstill.reporting.grid_figures import concurrency_pictures
-from specforge_dstill.reporting.grid_tables import grid_tables
+from specforge_dstill.reporting.grid_tables import grid_tables, single_request_table
 from specforge_dstill.reporting.main_tables import table_1, table_4
 from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.serving import serving_grids
@@ -46,7 +46,8 @@ def make_page(
     quantities = [Quantities(setting) for setting in settings]
     served = serving_grids({n: r.serving for n, r in enumerate(results) if r.serving is not None})
     grids = [*decoded_grids(quantities), *served]
-    tables = [*table_1(quantities), *grid_tables(grids), *table_4(quantities)]
+    tables = [*table_1(quantities), *single_request_table(served)]
+    tables += [*grid_tables(grids), *table_4(quantities)]
     for one in quantities:
         if reference is not None:
             tables += variant_table(one, reference)

@@ -92,17 +92,23 @@ class EvaluationPlan:
         """By data set."""
         return {s.name: s.prompts(limit=self.args.limit) for s in self.args.prompts}
 
+    @property
+    def _trusted(self) -> bool:
+        """Whether the target's own code may run."""
+        return self.run.config.model.trust_remote_code
+
     @cached_property
     def tokenizer(self) -> Any:
         """The target's."""
-        trusted = self.run.config.model.trust_remote_code
-        return targets.load_tokenizer(self.target, trust_remote_code=trusted)
+        return targets.load_tokenizer(self.target, trust_remote_code=self._trusted)
 
     @cached_property
     def decoding(self) -> Decoding:
         """Where an answer ends."""
         return Decoding(
-            stop_ids=chat.stop_token_ids(self.target, self.tokenizer),
+            stop_ids=chat.stop_token_ids(
+                self.target, self.tokenizer, trust_remote_code=self._trusted
+            ),
             max_new_tokens=self.args.max_new_tokens,
             max_positions=targets.max_positions(self.capture.target_config),
         )
@@ -130,7 +136,7 @@ class EvaluationPlan:
             dtype=self.args.dtype,
             device=self.device,
             attn_implementation=self.args.attn_implementation,
-            trust_remote_code=self.run.config.model.trust_remote_code,
+            trust_remote_code=self._trusted,
         )
 
     def load_drafter(self, chosen: DrafterChoice) -> BlockDrafter:

@@ -12,7 +12,7 @@ from specforge_dstill.reporting.figures import palette
 from specforge_dstill.reporting.folders import Results
 from specforge_dstill.reporting.grid import Grid, Place, decoded_grids
 from specforge_dstill.reporting.grid_figures import concurrency_pictures
-from specforge_dstill.reporting.grid_tables import grid_tables
+from specforge_dstill.reporting.grid_tables import grid_tables, single_request_table
 from specforge_dstill.reporting.page import make_page
 from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.serving import serving_grids
@@ -105,6 +105,24 @@ def test_table_2() -> None:
     assert throughput.header == ("Method", "T = 0, C = 1", "T = 0, C = 8")
     assert throughput.rows[0] == ("without a drafter", "2.5", "0.3")
     assert per_token.rows[1] == ("student", "200.00", "12,800.00")
+
+
+def test_table_1_is_of_single_requests() -> None:
+    """A data set that was measured at other concurrencies only has no number, nor has the mean."""
+    more = (served(None, 8, 8, "hard"), served("student", 4, 8, "hard"))
+    grids = [
+        only({0: measured()}),
+        only({0: ServingReport((*measured().served, *more), {**DETAILS, "engine": "SGLang"})}),
+    ]
+    (table,) = single_request_table(grids)
+    assert table.header[4:8] == ("easy S", "easy τ", "hard S", "hard τ")
+    assert [texts(row)[1:] for row in table.rows] == [
+        ["vLLM", "the template's default", "student", "2.00×", "3.00", "–", "–", "–", "–"],
+        ["SGLang", "the template's default", "student", "2.00×", "3.00", "–", "–", "–", "–"],
+    ]
+    assert not list(single_request_table([only({0: ServingReport(more, DETAILS)})]))
+    (alone,) = single_request_table(grids[:1])
+    assert alone.header[4:] == ("easy S", "easy τ")
 
 
 def test_rates_are_of_the_data_sets_that_all_methods_have() -> None:
@@ -201,6 +219,6 @@ def test_the_page_of_servers_alone() -> None:
     page = make_page([Results("run", (), measured(cache={"template_kwargs": {"a": 1}}))], title="t")
     assert [facts.title for facts in page.facts] == ["Servers"]
     assert dict(page.facts[0].values)["Requests at a time"] == "1, 8"
-    assert len(page.tables) == 3
+    assert len(page.tables) == 4
     assert len(page.pictures) == 1
     assert len(page.warnings) == 1
