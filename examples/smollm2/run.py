@@ -23,9 +23,9 @@ The stages, each a command that you could type in runs/smollm2 (their logs are i
     decode          specforge-dstill evaluate --decode …                 for S, of fewer prompts
     report          specforge-dstill report results decoded …
 
-A teacher with one reveal level, the root, is DFlash; on a CPU it takes half of --mode dflash's
-time (see README). Without a GPU a baseline trains beside its rival, a core each; with GPUs all
-stages take turns.
+A teacher with one reveal level, the root, is DFlash; on a CPU it takes about half of --mode
+dflash's time (see README). Without a GPU a baseline trains beside its rival, a core each; with
+GPUs all stages take turns.
 
 When its minutes are over, or at Ctrl-C, it stops; the same command goes on where it was: finished
 stages are skipped, answers, features and trajectories that are there are kept, and training goes
@@ -106,8 +106,7 @@ SIZES = {
         batch=32,
         document={
             "data": {"max_length": 512},
-            "training": {"num_anchors": 16, "save_interval": 10},
-            "dstill": {"collect": {"anchors_per_sample": 16}},
+            "training": {"save_interval": 10},
             "modes": {
                 "dstill_teacher": {"training": {"num_epochs": 6}},
                 "dstill_student": {"training": {"num_epochs": 3}},

@@ -21,7 +21,7 @@ from torch import nn
 
 from specforge_dstill.data.draft_config import backbone_of
 from specforge_dstill.errors import UserError
-from specforge_dstill.modes.divergence import first_not_finite
+from specforge_dstill.modes.divergence import first_not_finite, require_finite_weights
 
 TEACHER = "dstill_teacher"
 FAMILY = ("dflash", "dspark", TEACHER, "dstill_student")
@@ -190,6 +190,13 @@ def draft_weights(state_dict: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in state_dict.items()
         if name.startswith(prefix)
     }
+
+
+def weights_to_save(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """:func:`draft_weights`. UserError where one is not finite: the training has diverged."""
+    weights = draft_weights(state_dict)
+    require_finite_weights(weights)
+    return weights
 
 
 def parameter_count(draft: nn.Module) -> int:

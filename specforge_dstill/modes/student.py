@@ -21,8 +21,8 @@ from specforge_dstill.maths.trajectory import masked_at, state_at
 from specforge_dstill.maths.trajectory_weights import agreement_weights
 from specforge_dstill.modes.block_batch import SampleBlocks
 from specforge_dstill.modes.block_step import BlockStep
-from specforge_dstill.modes.checkpoints import draft_weights
-from specforge_dstill.modes.divergence import LossWatch, require_finite_weights
+from specforge_dstill.modes.checkpoints import weights_to_save
+from specforge_dstill.modes.divergence import LossWatch
 from specforge_dstill.modes.draws import sample_generator
 from specforge_dstill.modes.records import RecordSource
 from specforge_dstill.modes.samples import Sample, samples_of
@@ -155,9 +155,7 @@ class StudentStrategy(DraftTrainStrategy):
         )
 
     def checkpoint_state_filter(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
-        weights = draft_weights(state_dict)
-        require_finite_weights(weights)
-        return weights
+        return weights_to_save(state_dict)
 
     def _draw_batch(
         self, samples: list[Sample], hidden_states: Tensor, *, p_root: float, visit: int

@@ -22,8 +22,8 @@ from specforge_dstill.maths.reveal_schedule import reveal_levels
 from specforge_dstill.maths.teacher_loss import teacher_row_weights
 from specforge_dstill.modes.block_batch import SampleBlocks
 from specforge_dstill.modes.block_step import BlockStep
-from specforge_dstill.modes.checkpoints import draft_weights
-from specforge_dstill.modes.divergence import LossWatch, require_finite_weights
+from specforge_dstill.modes.checkpoints import weights_to_save
+from specforge_dstill.modes.divergence import LossWatch
 from specforge_dstill.modes.draws import sample_generator
 from specforge_dstill.modes.samples import Sample, samples_of
 from specforge_dstill.options import TeacherOptions
@@ -121,9 +121,7 @@ class TeacherStrategy(DraftTrainStrategy):
         )
 
     def checkpoint_state_filter(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
-        weights = draft_weights(state_dict)
-        require_finite_weights(weights)
-        return weights
+        return weights_to_save(state_dict)
 
     def _draw_batch(self, samples: list[Sample], *, visit: int) -> list[SampleBlocks]:
         """Draw until some position of the batch is masked and scored.

@@ -10,11 +10,11 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.files import make_folder, write_atomically
 from specforge_dstill.reporting.comparison_tables import Comparison
 from specforge_dstill.reporting.curves import read_curves
-from specforge_dstill.reporting.folders import Results, read_folders
+from specforge_dstill.reporting.folders import read_folders
 from specforge_dstill.reporting.html import html
 from specforge_dstill.reporting.markdown import markdown
 from specforge_dstill.reporting.page import make_page
-from specforge_dstill.reporting.settings import Method, settings_of
+from specforge_dstill.reporting.settings import Method, Setting, settings_of
 from specforge_dstill.reporting.tables import Page
 
 EXAMPLE = """example:
@@ -88,10 +88,11 @@ def run(args: argparse.Namespace) -> int:
     """Write the page."""
     curves = [curve for name, path in args.training for curve in read_curves(name, path)]
     results = read_folders(args.folders)
+    settings = settings_of((n, report) for n, one in enumerate(results) for report in one.reports)
     for compared in args.compare:
-        _check_measured("--compare", compared.methods, results)
+        _check_measured("--compare", compared.methods, settings)
     if args.against is not None:
-        _check_measured("--against", [Method(args.against, 1)], results)
+        _check_measured("--against", [Method(args.against, 1)], settings)
     page = make_page(
         results,
         title=args.title,
@@ -103,9 +104,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_measured(option: str, wanted: Sequence[Method], results: Sequence[Results]) -> None:
+def _check_measured(option: str, wanted: Sequence[Method], settings: Sequence[Setting]) -> None:
     """UserError unless some setting has all that a table is to hold."""
-    settings = settings_of((n, report) for n, one in enumerate(results) for report in one.reports)
     known = dict.fromkeys(method for setting in settings for method in setting.methods)
     missing = [_word(method) for method in wanted if method not in known]
     if missing:
