@@ -308,7 +308,7 @@ assert own < sum(tensor.numel() for tensor in make_drafter().state_dict().values
 assert weights.keys() == whole.keys()
 assert all(torch.equal(weights[name], whole[name]) for name in whole)
 assert own == sum(parameter.numel() for parameter in wrapped.parameters())
-print("whole on rank", distributed.get_rank())
+print(f"whole on rank {distributed.get_rank()}")  # in one piece: ranks write at once
 distributed.destroy_process_group()
 """
 
