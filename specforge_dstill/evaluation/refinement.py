@@ -26,7 +26,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True)
-class Cell:
+class Slot:
     """One position after one pass.
 
     Attributes:
@@ -44,13 +44,13 @@ class Refinement:
     """A block's way from the root to its endpoint.
 
     Attributes:
-        passes: K rows of B cells, the block after each pass.
+        passes: K rows of B slots, the block after each pass.
         endpoint: B tokens.
         reference: B tokens of the data, None where the sequence has none or none was given.
         scored: which of them count.
     """
 
-    passes: tuple[tuple[Cell, ...], ...]
+    passes: tuple[tuple[Slot, ...], ...]
     endpoint: tuple[int, ...]
     reference: tuple[int | None, ...]
     scored: tuple[bool, ...]
@@ -77,13 +77,13 @@ class Refinement:
 
     @property
     def shows_beliefs(self) -> bool:
-        """Whether masked cells say what the pass believed (every pass was recorded)."""
+        """Whether masked slots say what the pass believed (every pass was recorded)."""
         return any(c.state is State.MASKED and c.token is not None for r in self.passes for c in r)
 
     def to_json(self, texts: dict[int, str] | None = None) -> dict[str, object]:
         """JSON values; ``texts`` adds the tokens' own."""
 
-        def cell(value: Cell) -> dict[str, object]:
+        def slot(value: Slot) -> dict[str, object]:
             return {
                 "state": value.state.value,
                 "token": value.token,
@@ -91,7 +91,7 @@ class Refinement:
             }
 
         content: dict[str, object] = {
-            "passes": [[cell(value) for value in row] for row in self.passes],
+            "passes": [[slot(value) for value in row] for row in self.passes],
             "endpoint": list(self.endpoint),
             "reference": list(self.reference) if self.has_reference else None,
             "scored": list(self.scored) if self.has_reference else None,
@@ -103,8 +103,8 @@ class Refinement:
 
     def tokens(self) -> set[int]:
         """Every token that appears."""
-        cells = {c.token for row in self.passes for c in row if c.token is not None}
-        return cells | {*self.endpoint} | {t for t in self.reference if t is not None}
+        slots = {c.token for row in self.passes for c in row if c.token is not None}
+        return slots | {*self.endpoint} | {t for t in self.reference if t is not None}
 
 
 def refinement(
@@ -128,14 +128,14 @@ def refinement(
     ]
     commit_pass = one.commit_pass[0].tolist()
 
-    def cell(t: int, i: int) -> Cell:
+    def slot(t: int, i: int) -> Slot:
         if i == 0:
-            return Cell(State.ANCHOR, endpoint[0])
+            return Slot(State.ANCHOR, endpoint[0])
         if commit_pass[i] > t:
-            return Cell(State.MASKED, *_belief(one, t, i))
+            return Slot(State.MASKED, *_belief(one, t, i))
         if commit_pass[i] == t:
-            return Cell(State.COMMITTED, endpoint[i], confidence[i - 1])
-        return Cell(State.KEPT, endpoint[i])
+            return Slot(State.COMMITTED, endpoint[i], confidence[i - 1])
+        return Slot(State.KEPT, endpoint[i])
 
     tokens: list[int | None] = [None] * size
     scored = [False] * size
@@ -145,7 +145,7 @@ def refinement(
         tokens = [token if there else None for token, there in zip(row, inside, strict=True)]
         scored = reference.scored[block].tolist()
     return Refinement(
-        passes=tuple(tuple(cell(t, i) for i in range(size)) for t in range(1, steps + 1)),
+        passes=tuple(tuple(slot(t, i) for i in range(size)) for t in range(1, steps + 1)),
         endpoint=tuple(endpoint),
         reference=tuple(tokens),
         scored=tuple(scored),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specforge_dstill.evaluation.refinement import Cell, Refinement, State
+from specforge_dstill.evaluation.refinement import Refinement, Slot, State
 from specforge_dstill.evaluation.refinement_text import MASK, mixed, percent
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def plot_refinement(
 
 
 def _draw_cell(
-    axes: Axes, x: int, y: int, cell: Cell, agrees: bool | None, names: dict[int, str]
+    axes: Axes, x: int, y: int, cell: Slot, agrees: bool | None, names: dict[int, str]
 ) -> None:
     differs = agrees is False
     _box(axes, x, y, _background(cell, differs))
@@ -72,7 +72,7 @@ def _draw_cell(
     _write(axes, x, y + 0.24, percent(cell.probability), color=colour, fontsize=6.5)
 
 
-def _background(cell: Cell, differs: bool) -> str:
+def _background(cell: Slot, differs: bool) -> str:
     if cell.state is State.MASKED:
         return _EMPTY
     if cell.state is State.ANCHOR:

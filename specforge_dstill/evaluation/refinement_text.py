@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from specforge_dstill.evaluation.refinement import Cell, Refinement, State
+from specforge_dstill.evaluation.refinement import Refinement, Slot, State
 
 MASK, NOTHING = "·", " "
 _LONGEST = 12  # cells of a token
@@ -92,7 +92,7 @@ def _reference_lines(refined: Refinement, name: Callable[[int], str]) -> Iterato
     yield _Line("agrees", tuple(_MARKS[agrees] for agrees in refined.agrees))
 
 
-def _token(cell: Cell, agrees: bool | None, name: Callable[[int], str]) -> Fragment:
+def _token(cell: Slot, agrees: bool | None, name: Callable[[int], str]) -> Fragment:
     if cell.token is None:
         return MASK, _DIM
     text = name(cell.token)
@@ -107,7 +107,7 @@ def _token(cell: Cell, agrees: bool | None, name: Callable[[int], str]) -> Fragm
     return text, _WRONG if agrees is False else ""
 
 
-def _probability(cell: Cell) -> Fragment:
+def _probability(cell: Slot) -> Fragment:
     if cell.probability is None:
         return NOTHING, ""
     style = f"italic {_DIM}" if cell.state is State.MASKED else ""

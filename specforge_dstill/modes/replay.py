@@ -23,11 +23,11 @@ class PassesDrafter:
     def block_size(self) -> int:
         return self.drafter.shape.positions
 
-    def begin(self, hidden_states: Tensor) -> DraftSession:
-        return DraftSession(self, hidden_states.to(self.drafter.lm_head.weight))
+    def begin(self, hidden_states: Tensor) -> ReplaySession:
+        return ReplaySession(self, hidden_states.to(self.drafter.lm_head.weight))
 
 
-class DraftSession:
+class ReplaySession:
     """Drafts over a batch of contexts, [b, S, W], which are projected once."""
 
     def __init__(self, passes: PassesDrafter, hidden_states: Tensor) -> None:

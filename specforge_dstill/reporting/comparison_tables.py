@@ -19,7 +19,7 @@ from specforge_dstill.reporting.tables import Cell, Number, Table
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SideBySide:
     """What a table sets side by side, each under its own name.
 
     Attributes:
@@ -38,23 +38,23 @@ def _once(*drafters: str) -> tuple[Method, ...]:
 
 
 PAPERS = (
-    Comparison(
+    SideBySide(
         "DFlash trained on against distillation (Table 5)",
         _once("dflash", "dflash-more", STUDENT),
         least=3,
         note="The paper: dflash-more is DFlash trained on for as long.",
     ),
-    Comparison(
+    SideBySide(
         "States: the root alone against the cosine schedule (Table 6)",
         _once("student-root", STUDENT),
         note="The paper: p_root = 1 for student-root, the cosine schedule for student.",
     ),
-    Comparison(
+    SideBySide(
         "Supervision: endpoint CE, both, KD (Table 7)",
         _once("student-ce", STUDENT, "student-kd"),
         note="The paper: α = 0 for student-ce, α = 0.2 for student, α = 1 for student-kd.",
     ),
-    Comparison(
+    SideBySide(
         "Trajectory-quality weights (Table 8)",
         _once(STUDENT, "student-weighted"),
         note="The paper: student unweighted, student-weighted with trajectory weights.",
@@ -62,7 +62,7 @@ PAPERS = (
 )
 
 
-def comparison_table(quantities: Quantities, comparison: Comparison) -> Iterator[Table]:
+def comparison_table(quantities: Quantities, comparison: SideBySide) -> Iterator[Table]:
     """Tau by benchmark of those variants that are there, if enough are; of two the difference."""
     setting = quantities.setting
     methods = [method for method in comparison.methods if method in setting.methods]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specforge_dstill.evaluation.replay import Walk
-from specforge_dstill.reporting.grid import Grid
+from specforge_dstill.reporting.grid import SpeedGrid
 from specforge_dstill.reporting.prompts import prompt_of
 from specforge_dstill.reporting.settings import Setting, template_text
 from specforge_dstill.reporting.tables import Facts
@@ -38,7 +38,7 @@ def facts(setting: Setting, folders: Sequence[str]) -> Facts:
     return Facts(title, tuple((name, value) for name, value in told.items() if value))
 
 
-def serving_facts(grid: Grid, folders: Sequence[str]) -> Facts:
+def serving_facts(grid: SpeedGrid, folders: Sequence[str]) -> Facts:
     """The box of servers.
 
     Args:
@@ -61,7 +61,7 @@ def serving_facts(grid: Grid, folders: Sequence[str]) -> Facts:
     return Facts("Servers", tuple((name, value) for name, value in told.items() if value))
 
 
-def _served_prompts(grid: Grid) -> Iterator[str]:
+def _served_prompts(grid: SpeedGrid) -> Iterator[str]:
     for name, told in grid.details.get("prompts", {}).items():
         yield f"{name}: {told['count']} prompts ({', '.join(_origin(told))})"
 

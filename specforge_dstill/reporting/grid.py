@@ -37,7 +37,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Grid:
+class SpeedGrid:
     """Cells of one target, engine and reasoning setting.
 
     Attributes:
@@ -80,7 +80,7 @@ class Grid:
         return tuple(sorted({place.concurrency for place in self.places}))
 
 
-def decoded_grids(all_quantities: Sequence[Quantities]) -> Iterator[Grid]:
+def decoded_grids(all_quantities: Sequence[Quantities]) -> Iterator[SpeedGrid]:
     """Settings that differ in temperature, side by side; each request alone (C = 1)."""
     groups: dict[tuple[str, str], list[Quantities]] = {}
     for quantities in all_quantities:
@@ -98,7 +98,7 @@ def decoded_grids(all_quantities: Sequence[Quantities]) -> Iterator[Grid]:
             for method in quantities.setting.methods
             if quantities.setting.has_speed(method)
         }
-        yield Grid(
+        yield SpeedGrid(
             target,
             "transformers",
             reasoning,

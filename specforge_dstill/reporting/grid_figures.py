@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from specforge_dstill.reporting.figures import Palette, error, legend, level, new_axes, rule, svg
-from specforge_dstill.reporting.grid import Grid
+from specforge_dstill.reporting.grid import SpeedGrid
 from specforge_dstill.reporting.grid_tables import over_data_sets
 from specforge_dstill.reporting.settings import Method
 from specforge_dstill.reporting.tables import Picture
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def concurrency_pictures(grid: Grid, palette: Palette, *, name: str) -> Iterator[Picture]:
+def concurrency_pictures(grid: SpeedGrid, palette: Palette, *, name: str) -> Iterator[Picture]:
     """One for each temperature with several concurrencies; the mean over data sets."""
     for number, temperature in enumerate(grid.temperatures):
         figure, axes = new_axes(3.0)
@@ -37,7 +37,7 @@ def concurrency_pictures(grid: Grid, palette: Palette, *, name: str) -> Iterator
         yield Picture(title, svg(figure, name=f"{name}-{number}", description=title), notes)
 
 
-def _draw(axes: Axes, grid: Grid, temperature: float, method: Method, palette: Palette) -> int:
+def _draw(axes: Axes, grid: SpeedGrid, temperature: float, method: Method, palette: Palette) -> int:
     """A line for a method; how many points it has."""
     found = {
         at: quantity.estimate()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan
 
 from specforge_dstill.evaluation.intervals import Quantity, average, combine
-from specforge_dstill.reporting.grid import Grid, Place, Rate
+from specforge_dstill.reporting.grid import Place, Rate, SpeedGrid
 from specforge_dstill.reporting.main_tables import AVERAGE, TIMES
 from specforge_dstill.reporting.settings import Method
 from specforge_dstill.reporting.tables import Cell, Number, Table
@@ -18,13 +18,13 @@ _ABOUT = (
 )
 
 
-def single_request_table(grids: Sequence[Grid]) -> Iterator[Table]:
+def single_request_table(grids: Sequence[SpeedGrid]) -> Iterator[Table]:
     """S and tau by benchmark, greedily and a request at a time, where that was measured."""
     first = (0.0, 1)
     sets = tuple(dict.fromkeys(name for grid in grids for name in grid.data_sets))
     columns = (*sets, *([AVERAGE] if len(sets) > 1 else []))
 
-    def cells(grid: Grid, method: Method) -> Iterator[Cell]:
+    def cells(grid: SpeedGrid, method: Method) -> Iterator[Cell]:
         for name in columns:
             s, tau = (_at(grid, found, name, method, *first) for found in (grid.speedup, grid.tau))
             if name == AVERAGE and len(grid.data_sets) < len(sets):
@@ -49,9 +49,9 @@ def single_request_table(grids: Sequence[Grid]) -> Iterator[Table]:
         )
 
 
-def grid_tables(grids: Sequence[Grid]) -> Iterator[Table]:
+def grid_tables(grids: Sequence[SpeedGrid]) -> Iterator[Table]:
     """Those of one target and engine share a table; reasoning is told where it differs."""
-    groups: dict[tuple[str, str], list[Grid]] = {}
+    groups: dict[tuple[str, str], list[SpeedGrid]] = {}
     for grid in grids:
         groups.setdefault((grid.target, grid.engine), []).append(grid)
     for (target, engine), group in groups.items():
@@ -64,7 +64,11 @@ def grid_tables(grids: Sequence[Grid]) -> Iterator[Table]:
 
 
 def over_data_sets(
-    grid: Grid, quantities: Mapping[Place, Quantity], method: Method, temperature: float, at: int
+    grid: SpeedGrid,
+    quantities: Mapping[Place, Quantity],
+    method: Method,
+    temperature: float,
+    at: int,
 ) -> Quantity | None:
     """The unweighted mean over data sets; None unless every one was measured."""
     places = [Place(name, method, temperature, at) for name in grid.data_sets]
@@ -72,7 +76,7 @@ def over_data_sets(
     return combine(average, *found) if found and len(found) == len(places) else None
 
 
-def _table(title: str, group: Sequence[Grid]) -> Table:
+def _table(title: str, group: Sequence[SpeedGrid]) -> Table:
     points = {
         t: sorted({p.concurrency for g in group for p in g.places if p.temperature == t})
         for t in sorted({t for g in group for t in g.temperatures})
@@ -99,7 +103,9 @@ def _table(title: str, group: Sequence[Grid]) -> Table:
     return Table(title, tuple(header), tuple(rows), 3 if several else 2, tuple(notes))
 
 
-def _cells(grid: Grid, name: str, method: Method, points: dict[float, list[int]]) -> Iterator[Cell]:
+def _cells(
+    grid: SpeedGrid, name: str, method: Method, points: dict[float, list[int]]
+) -> Iterator[Cell]:
     for temperature, concurrencies in points.items():
         taus = [_at(grid, grid.tau, name, method, temperature, c) for c in concurrencies]
         known = [tau for tau in taus if tau is not None]
@@ -110,7 +116,7 @@ def _cells(grid: Grid, name: str, method: Method, points: dict[float, list[int]]
 
 
 def _at(
-    grid: Grid,
+    grid: SpeedGrid,
     quantities: Mapping[Place, Quantity],
     name: str,
     method: Method,
@@ -122,7 +128,7 @@ def _at(
     return quantities.get(Place(name, method, temperature, concurrency))
 
 
-def _rates(grid: Grid, *, reasoning: bool) -> Iterator[Table]:
+def _rates(grid: SpeedGrid, *, reasoning: bool) -> Iterator[Table]:
     """Throughput, and the time per output token, each column over the same data sets."""
     methods = tuple(dict.fromkeys(method for method, _, _ in grid.rates))
     points = sorted({(t, c) for _, t, c in grid.rates})
@@ -154,7 +160,7 @@ def _head(point: tuple[float, int]) -> str:
     return f"T = {point[0]:g}, C = {point[1]}"
 
 
-def _counted(grid: Grid, points: Sequence[tuple[float, int]]) -> str:
+def _counted(grid: SpeedGrid, points: Sequence[tuple[float, int]]) -> str:
     """Which data sets the numbers are of; told by column where columns differ."""
     told = {(t, c): ", ".join(rate.data_sets) or "none" for (_, t, c), rate in grid.rates.items()}
     sets = set(told.values())

@@ -7,13 +7,13 @@ from itertools import chain
 
 from specforge_dstill.evaluation.intervals import DRAWS
 from specforge_dstill.reporting.acceptance_figures import position_picture, tau_picture
-from specforge_dstill.reporting.comparison_tables import PAPERS, Comparison, comparison_table
+from specforge_dstill.reporting.comparison_tables import PAPERS, SideBySide, comparison_table
 from specforge_dstill.reporting.curve_figures import curve_pictures
 from specforge_dstill.reporting.curves import Curve
 from specforge_dstill.reporting.facts import facts, serving_facts, warnings
 from specforge_dstill.reporting.figures import Palette, palette
 from specforge_dstill.reporting.folders import Results
-from specforge_dstill.reporting.grid import Grid, decoded_grids
+from specforge_dstill.reporting.grid import SpeedGrid, decoded_grids
 from specforge_dstill.reporting.grid_figures import concurrency_pictures
 from specforge_dstill.reporting.grid_tables import grid_tables, single_request_table
 from specforge_dstill.reporting.main_tables import table_1, table_4
@@ -28,7 +28,7 @@ def make_page(
     results: Sequence[Results],
     *,
     title: str,
-    comparisons: Sequence[Comparison] = (),
+    comparisons: Sequence[SideBySide] = (),
     reference: str | None = None,
     curves: Sequence[Curve] = (),
     about_curves: str = "",
@@ -76,7 +76,7 @@ def make_page(
 
 
 def _pictures(
-    all_quantities: Sequence[Quantities], grids: Sequence[Grid], colours: Palette
+    all_quantities: Sequence[Quantities], grids: Sequence[SpeedGrid], colours: Palette
 ) -> Iterator[Picture]:
     for number, quantities in enumerate(all_quantities):
         yield tau_picture(quantities, colours, name=f"tau{number}")

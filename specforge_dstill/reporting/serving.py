@@ -10,17 +10,17 @@ import numpy as np
 from specforge_dstill.evaluation.intervals import DRAWS, Quantity, combine
 from specforge_dstill.evaluation.serving import Request, Served, ServingReport, paired
 from specforge_dstill.reporting.facts import template_warnings
-from specforge_dstill.reporting.grid import Grid, Place, Rate
+from specforge_dstill.reporting.grid import Place, Rate, SpeedGrid
 from specforge_dstill.reporting.prompts import PromptResamples
 from specforge_dstill.reporting.settings import Method, grouped, template_text
 
 
-def serving_grids(reports: Mapping[int, ServingReport]) -> list[Grid]:
+def serving_grids(reports: Mapping[int, ServingReport]) -> list[SpeedGrid]:
     """One for all runs of the same settings over the same prompts."""
     return [_grid(group) for group in grouped(reports.items())]
 
 
-def _grid(reports: Mapping[int, ServingReport]) -> Grid:
+def _grid(reports: Mapping[int, ServingReport]) -> SpeedGrid:
     details = next(iter(reports.values())).details
     prompts = _prompts(reports)
     runs: dict[Place, dict[int, tuple[Served, Served | None]]] = {}
@@ -33,7 +33,7 @@ def _grid(reports: Mapping[int, ServingReport]) -> Grid:
                 runs.setdefault(place, {})[run] = (one, alone.get(_point(one)))
     tau = {place: _tau(prompts[place.data_set], found) for place, found in runs.items()}
     speedup = {place: _speedup(prompts[place.data_set], found) for place, found in runs.items()}
-    return Grid(
+    return SpeedGrid(
         str(details.get("target", "target")),
         str(details.get("engine", "server")),
         template_text(details.get("template_kwargs", {})),

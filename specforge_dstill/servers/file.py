@@ -12,7 +12,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.serving import Served, ServingReport, serving_from_json
 from specforge_dstill.evaluation.speed import PLAIN
 from specforge_dstill.files import make_folder, reading, write_atomically
-from specforge_dstill.servers.cell import Cell
+from specforge_dstill.servers.load_point import LoadPoint
 
 #: Details that gather what every command brings; the last command's count.
 _GATHERED = ("prompts", "servers")
@@ -50,7 +50,7 @@ class ServersFile:
                 "--output"
             ) from error
 
-    def has(self, cell: Cell) -> bool:
+    def has(self, cell: LoadPoint) -> bool:
         """Whether a cell was measured."""
         return _key(cell, cell.sampling.temperature) in {
             _key(one, one.temperature) for one in self.report.served
@@ -94,5 +94,5 @@ class ServersFile:
                     yield f"the server of {name}: {changed}"
 
 
-def _key(one: Cell | Served, temperature: float) -> tuple[str | None, str, float, int]:
+def _key(one: LoadPoint | Served, temperature: float) -> tuple[str | None, str, float, int]:
     return one.drafter, one.data_set, temperature, one.concurrency

@@ -15,7 +15,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.files import nearest_folder
 from specforge_dstill.table import byte_text
 from specforge_dstill.verbs.estimate_counts import count
-from specforge_dstill.verbs.estimate_report import Estimate
+from specforge_dstill.verbs.estimate_report import CostEstimate
 from specforge_dstill.verbs.estimate_settings import Settings, run_file
 
 EXAMPLE = """example:
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings.of(args)
     counts = count(args, settings)
     cache, store = settings.cache(counts), settings.store(counts)
-    estimate = Estimate(
+    estimate = CostEstimate(
         settings=settings,
         counts=counts,
         cache=cache,

@@ -15,7 +15,7 @@ _WIDTH = 16
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """All of it.
 
     ``store`` is None where no trajectories are stored.

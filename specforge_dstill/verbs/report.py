@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import make_folder, write_atomically
-from specforge_dstill.reporting.comparison_tables import Comparison
+from specforge_dstill.reporting.comparison_tables import SideBySide
 from specforge_dstill.reporting.curves import read_curves
 from specforge_dstill.reporting.folders import read_folders
 from specforge_dstill.reporting.html import html
@@ -68,13 +68,13 @@ def training(text: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
-def comparison(text: str) -> Comparison:
+def comparison(text: str) -> SideBySide:
     """An option's NAME[:STEPS],NAME[:STEPS],…"""
     methods = [_method(one) for one in text.split(",")]
     if len(set(methods)) < max(2, len(methods)):
         raise argparse.ArgumentTypeError(f"{text!r}: two or more different drafters, with commas")
     title = " against ".join(map(str, methods))
-    return Comparison(title, tuple(methods), len(methods))
+    return SideBySide(title, tuple(methods), len(methods))
 
 
 def _method(text: str) -> Method:

@@ -19,11 +19,11 @@ from specforge_dstill.evaluation.sampling import Sampling
 from specforge_dstill.evaluation.serving import Served, ServingReport
 from specforge_dstill.evaluation.speed import PLAIN
 from specforge_dstill.runfile import DEFAULT_PATH, load_run
-from specforge_dstill.servers.cell import Cell, measure
 from specforge_dstill.servers.client import Client
 from specforge_dstill.servers.connect import check_alike, connect
 from specforge_dstill.servers.endpoint import Endpoint
 from specforge_dstill.servers.file import ServersFile
+from specforge_dstill.servers.load_point import LoadPoint, measure
 from specforge_dstill.verbs.evaluation_inputs import check_distinct, prompts_told
 from specforge_dstill.verbs.evaluation_plan import cache_settings, feature_cache
 
@@ -110,15 +110,15 @@ class ServersRoute:
                 _tell(cell, served)
         return file.report
 
-    def _cells(self) -> Iterator[Cell]:
+    def _cells(self) -> Iterator[LoadPoint]:
         """With both servers, each cell without and with the drafter in turn."""
         for data_set in self.prompts:
             for sampling in self.samplings:
                 for concurrency in self.args.concurrency:
                     for drafter in self.clients:
-                        yield Cell(drafter, data_set, sampling, concurrency)
+                        yield LoadPoint(drafter, data_set, sampling, concurrency)
 
-    def _warn_of_few(self, cells: Sequence[Cell]) -> None:
+    def _warn_of_few(self, cells: Sequence[LoadPoint]) -> None:
         for data_set, prompts in self.prompts.items():
             most = max((c.concurrency for c in cells if c.data_set == data_set), default=0)
             if len(prompts) < most:
@@ -178,7 +178,7 @@ def _samplings(args: argparse.Namespace) -> tuple[Sampling, ...]:
         raise UserError(f"--server: {error}") from None
 
 
-def _tell(cell: Cell, served: Served) -> None:
+def _tell(cell: LoadPoint, served: Served) -> None:
     """What of a cell is out of the ordinary."""
     if served.left_out:
         count, first = len(served.left_out), served.left_out[0]

@@ -10,7 +10,7 @@ import pytest
 from specforge_dstill.evaluation.serving import Request, Served, ServingReport
 from specforge_dstill.reporting.figures import palette
 from specforge_dstill.reporting.folders import Results
-from specforge_dstill.reporting.grid import Grid, Place, decoded_grids
+from specforge_dstill.reporting.grid import Place, SpeedGrid, decoded_grids
 from specforge_dstill.reporting.grid_figures import concurrency_pictures
 from specforge_dstill.reporting.grid_tables import grid_tables, single_request_table
 from specforge_dstill.reporting.page import make_page
@@ -47,7 +47,7 @@ def texts(row: tuple[Cell, ...]) -> list[str]:
     return [cell.text if isinstance(cell, Number) else cell for cell in row]
 
 
-def only(reports: dict[int, ServingReport]) -> Grid:
+def only(reports: dict[int, ServingReport]) -> SpeedGrid:
     (grid,) = serving_grids(reports)
     return grid
 
@@ -196,7 +196,7 @@ def test_an_average_needs_every_data_set() -> None:
 
 
 def test_decoding_at_several_temperatures_stands_side_by_side() -> None:
-    def grids(*temperatures: float) -> list[Grid]:
+    def grids(*temperatures: float) -> list[SpeedGrid]:
         settings = settings_of(enumerate(map(decoded, temperatures)))
         return list(decoded_grids([Quantities(setting) for setting in settings]))
 

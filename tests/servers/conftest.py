@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from specforge_dstill.servers import cell, client
+from specforge_dstill.servers import client, load_point
 from specforge_dstill.servers.client import Client
 from specforge_dstill.servers.endpoint import Endpoint
 from specforge_dstill.servers.sglang import SGLang
@@ -17,8 +17,8 @@ from tests.servers.fake import Fake, serving
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PAUSES", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(cell, "SETTLE_S", 1.0)
-    monkeypatch.setattr(cell, "_LOOK_S", 0.01)
+    monkeypatch.setattr(load_point, "SETTLE_S", 1.0)
+    monkeypatch.setattr(load_point, "_LOOK_S", 0.01)
 
 
 @pytest.fixture

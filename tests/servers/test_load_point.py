@@ -12,7 +12,7 @@ from specforge_dstill.data.conversations import Prompt
 from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.sampling import Sampling
 from specforge_dstill.evaluation.serving import Served
-from specforge_dstill.servers.cell import Cell, measure
+from specforge_dstill.servers.load_point import LoadPoint, measure
 from tests.servers.conftest import client_of
 from tests.servers.fake import ACCEPTED, ROUNDS, TOKENS, Fake
 
@@ -29,7 +29,7 @@ def run(
     temperature: float = 0.0,
     timeout: float = 5.0,
 ) -> Served:
-    cell = Cell("student", "easy", Sampling(temperature, 20, 0.9), at)
+    cell = LoadPoint("student", "easy", Sampling(temperature, 20, 0.9), at)
     return measure(cell, client_of(server, timeout=timeout), prompts, max_tokens=300)
 
 

@@ -1,4 +1,4 @@
-"""A cell: one data set at one temperature with so many requests at a time."""
+"""A load point: one data set at one temperature with so many requests at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTLE_S, _LOOK_S = 10.0, 0.05
 
 
 @dataclass(frozen=True)
-class Cell:
+class LoadPoint:
     """What is measured together, on one server.
 
     Attributes:
@@ -40,7 +40,7 @@ class Cell:
 
 
 def measure(
-    cell: Cell,
+    cell: LoadPoint,
     client: Client,
     prompts: Sequence[Prompt],
     *,
@@ -92,7 +92,9 @@ def measure(
     )
 
 
-def _warm_up(cell: Cell, client: Client, prompts: Sequence[Prompt], max_tokens: int) -> Snapshot:
+def _warm_up(
+    cell: LoadPoint, client: Client, prompts: Sequence[Prompt], max_tokens: int
+) -> Snapshot:
     """First turns of the first prompts, again and again if there are few; the server then."""
     before = client.engine.snapshot()
     chosen = [prompts[run % len(prompts)] for run in range(WARM_UP_RUNS)]
