@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from specforge_dstill.ablations.grid import read_grid
-from specforge_dstill.ablations.jobs import Job, jobs_of
+from specforge_dstill.ablations.job import Job
+from specforge_dstill.ablations.jobs import jobs_of
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 #: All of the paper's comparisons, and the ablation of K.

@@ -29,7 +29,8 @@ from specforge_dstill.modes.draws import sample_generator
 from specforge_dstill.modes.records import StoredRecords
 from specforge_dstill.modes.student import student_strategy
 from specforge_dstill.modes.teacher import teacher_strategy
-from specforge_dstill.options import CollectOptions, DstillOptions
+from specforge_dstill.option_sections import CollectOptions
+from specforge_dstill.options import DstillOptions
 from specforge_dstill.trajectory_store import StoreWriter, TrajectoryStore
 
 SEED = 0

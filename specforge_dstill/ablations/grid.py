@@ -17,7 +17,8 @@ from pydantic import (
 )
 
 from specforge_dstill.errors import UserError
-from specforge_dstill.options import ONLINE, Scalar, Section
+from specforge_dstill.option_sections import Section
+from specforge_dstill.options import ONLINE, Scalar
 from specforge_dstill.runfile import DEFAULT_PATH, read_document
 from specforge_dstill.validation import dotted_keys, explain
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specforge_dstill.ablations.grid import RECORDS, RESULTS, UNREAD, Grid, Variant
+from specforge_dstill.ablations.job import Job
 from specforge_dstill.checksums import sha256_of
 from specforge_dstill.errors import UserError
-from specforge_dstill.modes.checkpoints import find_state_file
 from specforge_dstill.options import Scalar, flatten
 from specforge_dstill.runfile import load_run
 
@@ -29,53 +28,7 @@ _FREE = (
     *("training.save_interval", "training.log_interval", "training.max_checkpoints"),
     *("training.dist_timeout", "data.dataloader_num_workers", "model.cache_dir"),
 )
-
-
 LOG, _STORE, _ANSWERS = "log.txt", "store", "answers"
-
-
-@dataclass(frozen=True)
-class Job:
-    """One command.
-
-    Attributes:
-        name: such as ``seed-0/student``; also its folder's below the output folder.
-        command: its words.
-        needs: the names of jobs that must be done before.
-        settings: what its result depends on.
-        sources: those of ``needs`` whose result is in its own; a collection stands for its teacher.
-        remade: whether it is simply done again under other settings; a training is refused.
-        fresh: words for its first start only.
-        latest: a checkpoint that it goes on from, where there is one.
-        in_turn: jobs of the same word here are not run at the same time; "" is no such word.
-    """
-
-    name: str
-    folder: Path
-    command: tuple[str, ...]
-    needs: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    remade: bool = False
-    fresh: tuple[str, ...] = ()
-    latest: Path | None = None
-    in_turn: str = ""
-
-    def words(self) -> list[str]:
-        """The command as it is to be started now."""
-        checkpoint = self._checkpoint()
-        if checkpoint is not None:
-            return [*self.command, f"training.resume_from={checkpoint}"]
-        return [*self.command, *self.fresh]
-
-    def _checkpoint(self) -> Path | None:
-        if self.latest is None or self.latest.exists() or not self.folder.is_dir():
-            return self.latest if self.latest and self.latest.exists() else None
-        # A kill between a first checkpoint and its link.
-        with suppress(UserError):
-            state = find_state_file(str(self.folder))
-            return state and state.parent
-        return None
 
 
 def jobs_of(grid: Grid) -> list[Job]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from specforge_dstill.ablations.jobs import Job
+from specforge_dstill.ablations.job import Job
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import json_bytes, make_folder, write_atomically
 from specforge_dstill.options import DstillOptions

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
-from specforge_dstill.ablations.jobs import LOG, Job
+from specforge_dstill.ablations.job import Job
+from specforge_dstill.ablations.jobs import LOG
 from specforge_dstill.ablations.notes import Note, begin, read_notes, write_note
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import writing

@@ -26,7 +26,7 @@ from specforge_dstill.modes.divergence import LossWatch
 from specforge_dstill.modes.draws import sample_generator
 from specforge_dstill.modes.records import RecordSource
 from specforge_dstill.modes.samples import Sample, samples_of
-from specforge_dstill.options import StudentOptions
+from specforge_dstill.option_sections import StudentOptions
 from specforge_dstill.trajectory_store import SampleRecord
 
 

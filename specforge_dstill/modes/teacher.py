@@ -26,7 +26,7 @@ from specforge_dstill.modes.checkpoints import weights_to_save
 from specforge_dstill.modes.divergence import LossWatch
 from specforge_dstill.modes.draws import sample_generator
 from specforge_dstill.modes.samples import Sample, samples_of
-from specforge_dstill.options import TeacherOptions
+from specforge_dstill.option_sections import TeacherOptions
 
 # A draw that leaves nothing to predict is repeated. After so many (a batch of very few, very
 # short blocks) the root is taken, which always has a scored position.

@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from specforge_dstill.ablations.grid import Grid, read_grid
-from specforge_dstill.ablations.jobs import Job, evaluation_of, jobs_of, log_of, results_of
+from specforge_dstill.ablations.job import Job
+from specforge_dstill.ablations.jobs import evaluation_of, jobs_of, log_of, results_of
 from specforge_dstill.ablations.machine import alone_in, slots
 from specforge_dstill.ablations.notes import read_notes
 from specforge_dstill.ablations.schedule import Schedule

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from specforge_dstill.ablations.grid import Grid
-from specforge_dstill.ablations.jobs import Job, jobs_of
+from specforge_dstill.ablations.job import Job
+from specforge_dstill.ablations.jobs import jobs_of
 from specforge_dstill.errors import UserError
 from tests.ablations.grids import VARIANTS, grid
 from tests.modes.running import write_run

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from specforge_dstill.ablations.jobs import Job
+from specforge_dstill.ablations.job import Job
 from specforge_dstill.ablations.machine import alone_in, slots
 from specforge_dstill.ablations.schedule import Schedule
 from specforge_dstill.errors import UserError
@@ -245,7 +245,7 @@ def test_a_stop_ends_the_jobs_and_the_next_run_goes_on(tmp_path: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "from specforge_dstill.console import exit_status\n"
-        "from specforge_dstill.ablations.jobs import Job\n"
+        "from specforge_dstill.ablations.job import Job\n"
         "from specforge_dstill.ablations.schedule import Schedule\n"
         f"folder = Path({str(tmp_path)!r})\n"
         'program = \'import os, time; open(f"{0}/pid", "w").write(str(os.getpid())); '

@@ -22,7 +22,8 @@ from specforge_dstill.modes.block_step import BlockStep, Shares
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.student import StudentDraw
 from specforge_dstill.modes.teacher import TeacherDraw
-from specforge_dstill.options import DstillOptions, StudentOptions
+from specforge_dstill.option_sections import StudentOptions
+from specforge_dstill.options import DstillOptions
 from tests import tiny
 from tests.modes.support import (
     as_sample,

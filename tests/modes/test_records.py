@@ -16,7 +16,8 @@ from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.records import LiveTeacher, RecordSource, StoredRecords, record_source
 from specforge_dstill.modes.refine import Refiner
 from specforge_dstill.modes.student import StudentStrategy, student_strategy
-from specforge_dstill.options import CollectOptions, DstillOptions
+from specforge_dstill.option_sections import CollectOptions
+from specforge_dstill.options import DstillOptions
 from specforge_dstill.runfile import load_run
 from specforge_dstill.token_hash import token_hash
 from specforge_dstill.trajectory_store import (

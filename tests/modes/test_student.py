@@ -15,7 +15,8 @@ from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.records import StoredRecords
 from specforge_dstill.modes.student import StudentStrategy, progress_of, student_strategy
-from specforge_dstill.options import DstillOptions, StudentOptions
+from specforge_dstill.option_sections import StudentOptions
+from specforge_dstill.options import DstillOptions
 from tests import tiny
 from tests.modes.support import (
     MIXED,

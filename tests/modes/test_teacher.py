@@ -14,7 +14,8 @@ from specforge_dstill.modes.block_batch import SampleBlocks
 from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.teacher import TeacherStrategy, teacher_strategy
-from specforge_dstill.options import DstillOptions, TeacherOptions
+from specforge_dstill.option_sections import TeacherOptions
+from specforge_dstill.options import DstillOptions
 from tests import tiny
 from tests.modes.support import (
     MIXED,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from specforge_dstill.ablations.grid import Grid
-from specforge_dstill.ablations.jobs import Job
+from specforge_dstill.ablations.job import Job
 from specforge_dstill.ablations.schedule import Schedule
 from specforge_dstill.cli import main
 from specforge_dstill.verbs import ablate
