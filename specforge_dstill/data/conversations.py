@@ -14,6 +14,8 @@ from specforge_dstill.errors import UserError, reason
 
 #: Names that ShareGPT-like data sets use for the roles.
 ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
+#: What SGLang, vLLM and GPT-OSS's template call an answer's reasoning.
+REASONING = ("reasoning_content", "reasoning", "thinking")
 KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
 HUB_PREFIX = "hub:"
 _HUB_NAME = re.compile(r"^[\w.-]+/[\w.-]+$")
@@ -183,10 +185,16 @@ def _message(item: Any, where: str) -> Message:
         raise UserError(f"{where}: unknown role {role!r}; known: {', '.join(KNOWN_ROLES)}")
     if not isinstance(content, str):
         raise UserError(f'{where}: "content" must be a text')
-    reasoning, finish = item.get("reasoning_content"), item.get("finish")
+    finish = item.get("finish")
     return Message(
         role,
         content,
-        reasoning if isinstance(reasoning, str) else None,
+        reasoning_in(item),
         finish if isinstance(finish, str) else None,
     )
+
+
+def reasoning_in(message: Mapping[str, Any]) -> str | None:
+    """A message's reasoning under any of the names that servers and templates have for it."""
+    found = (message.get(name) for name in REASONING)
+    return next((text for text in found if isinstance(text, str) and text), None)

@@ -136,7 +136,8 @@ def generate_batch(
         if len(going) < len(rows):  # finished answers leave the batch
             keep = torch.tensor(going, device=model.device)
             inputs, positions, mask = inputs[keep], positions[keep], mask[keep]
-            cache.batch_select_indices(keep)
+            # Not batch_select_indices: of Mamba's layers only this one is there.
+            cache.reorder_cache(keep)
             rows = [rows[i] for i in going]
 
 

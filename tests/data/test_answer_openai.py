@@ -28,6 +28,7 @@ class Stub(ThreadingHTTPServer):
         self.flying = self.most_flying = 0
         self.failures = 1
         self.refuse = ""
+        self.reasoning = "reasoning_content"
 
     @property
     def url(self) -> str:
@@ -55,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.server.refuse and self.server.refuse in text:
             self._reply(400, {"error": {"message": "prompt too long"}})
         else:
-            message = {"role": "assistant", "content": f"re: {text}", "reasoning_content": "hm"}
+            message = {"role": "assistant", "content": f"re: {text}", self.server.reasoning: "hm"}
             choice = {
                 "index": 0,
                 "message": message,
@@ -127,6 +128,15 @@ def test_answers_with_retries_and_several_in_flight(
     assert body["reasoning_effort"] == "low"
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
     assert len({b["seed"] for b in stub.bodies}) == 12
+
+
+def test_reasoning_is_kept_under_vllms_name_for_it(
+    stub: Stub, prompts: Path, tmp_path: Path
+) -> None:
+    stub.reasoning = "reasoning"
+    output = tmp_path / "answers.jsonl"
+    ask(stub.url, prompts, output, "--limit", 1)
+    assert read_conversations(output)[0].messages[1].reasoning_content == "hm"
 
 
 def test_resume_asks_only_what_is_missing(stub: Stub, prompts: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from specforge_dstill.data.generation import Decoding, draw_seed, generate, generate_batches
 from specforge_dstill.evaluation.sampling import Sampling
+from tests.stand_ins import STAND_INS, save_stand_in
 
 PROMPTS = [[1, 7, 6, 10, 11, 2, 6, 1, 8, 6], [1, 7, 6, 10, 2], [5, 9], [20, 21, 22]]
 
@@ -25,6 +27,16 @@ def test_greedy_is_the_models_own_greedy(model: Any) -> None:
             torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=2
         )
         assert answer == expected[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("architecture", sorted(STAND_INS))
+def test_answers_leave_the_batch_of_every_kind_of_target(architecture: str, tmp_path: Path) -> None:
+    """Mamba's layers have states where others have keys and values."""
+    target = save_stand_in(architecture, tmp_path)
+    free = generate(target, PROMPTS, Decoding((), 6))
+    stop = free[0][1]
+    assert any(stop not in answer[:2] for answer in free), "answers end at different lengths"
+    assert generate(target, PROMPTS, Decoding((stop,), 6)) == alone(target, Decoding((stop,), 6))
 
 
 def test_answers_end_with_their_stop_token(model: Any) -> None:
