@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,7 +43,8 @@ class Stopwatch:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._mark: Callable[[], Any] = _event if device.type == "cuda" else time.perf_counter
+        on_gpu = device.type == "cuda"
+        self._mark: Callable[[], Any] = partial(_event, device) if on_gpu else time.perf_counter
         self._marks = [self._mark()]
         self._phases: list[str] = []
 
@@ -62,9 +64,10 @@ class Stopwatch:
         return Seconds(**sums)
 
 
-def _event() -> Any:
+def _event(device: torch.device) -> Any:
+    """Of the device's own stream: the current device may be another."""
     event = torch.cuda.Event(enable_timing=True)
-    event.record()
+    event.record(torch.cuda.current_stream(device))
     return event
 
 

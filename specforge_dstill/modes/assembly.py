@@ -140,7 +140,7 @@ def beside_target(
         embed_key=model.embedding_key,
         lm_head_key=model.lm_head_key,
         cache_dir=model.cache_dir,
-        device=device.type,
+        device=str(device),
         dtype=next(draft.parameters()).dtype,
         trust_remote_code=model.trust_remote_code,
     )

@@ -27,6 +27,7 @@ class SampleBlocks:
         reference: [n, B] int64, the data's own tokens.
         scored: [n, B] bool, inside the sequence and supervised; never the anchor.
         supervised: [n, B] bool, masked in the input and scored: the rows of the loss.
+        root: [n] bool, whether the input shows nothing but the anchor.
         weights: [n, B] float32, the weight of each row, 0 where not supervised.
         top_ids, top_logp: [n, B, k], the teacher's distribution (Stage II); k = 0 in Stage I.
     """
@@ -37,6 +38,7 @@ class SampleBlocks:
     reference: Tensor
     scored: Tensor
     supervised: Tensor
+    root: Tensor
     weights: Tensor
     top_ids: Tensor
     top_logp: Tensor
@@ -51,8 +53,8 @@ class BlockBatch(SampleBlocks):
 
     @property
     def at_root(self) -> Tensor:
-        """Blocks whose scored positions are all masked, and that have any. [b, N] bool."""
-        return (self.supervised == self.scored).all(-1) & self.scored.any(-1)
+        """Blocks at the root, as drafting starts, that have a scored position. [b, N] bool."""
+        return self.root & self.scored.any(-1)
 
     def target_states(self, last_states: Tensor) -> Tensor:
         """Those of the target's last states that predict supervised rows: [b, S, H] -> [R, H]."""

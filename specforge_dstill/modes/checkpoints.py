@@ -16,12 +16,18 @@ import torch
 from specforge.algorithms.common.providers import checkpoint_key_fingerprint
 from specforge.modeling.auto import AutoDraftModel
 from specforge.training.checkpoint import CheckpointManager
-from specforge.training.model_loading import load_draft_config_source, warm_start_draft_model
+from specforge.training.model_loading import warm_start_draft_model
 from torch import nn
 
 from specforge_dstill.data.draft_config import backbone_of
 from specforge_dstill.errors import UserError
 from specforge_dstill.modes.divergence import first_not_finite, require_finite_weights
+from specforge_dstill.modes.drafter_identity import (
+    check_same_drafter,
+    identity_of,
+    published_identity,
+    recorded_identity,
+)
 
 TEACHER = "dstill_teacher"
 FAMILY = ("dflash", "dspark", TEACHER, "dstill_student")
@@ -59,14 +65,21 @@ def load_draft_weights(draft: nn.Module, source: str, draft_config: Any, model: 
             or that are not finite.
     """
     state_file = find_state_file(source)
-    strategy = _strategy_of(state_file) if state_file else FAMILY[0]
+    state = read_state(state_file, "strategy") if state_file else {"strategy": FAMILY[0]}
+    strategy = str(state["strategy"])
     if strategy not in FAMILY:
         raise UserError(
             f"{source} was written by mode {strategy}; a drafter can start from a checkpoint of "
             f"{', '.join(FAMILY)}, or from a Hugging Face folder of a drafter"
         )
-    if state_file is None:
-        _check_published(source, draft_config, model)
+    if state_file:
+        trained = recorded_identity(state)
+    else:
+        try:
+            trained = published_identity(source, model)
+        except (OSError, ValueError) as error:
+            raise _cannot_load(source, error) from error
+    check_same_drafter(source, trained, identity_of(draft_config))
     # A published config may name another dtype than its weights have (SpecForge's export writes
     # bfloat16 beside float32 weights), and loading by it would round them.
     own_config = deepcopy(draft_config)
@@ -81,7 +94,7 @@ def load_draft_weights(draft: nn.Module, source: str, draft_config: Any, model: 
             trust_remote_code=model.trust_remote_code,
         )
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot load draft weights from {source}: {_one_line(error)}") from error
+        raise _cannot_load(source, error) from error
     broken = first_not_finite(draft.state_dict())
     if broken is not None:
         raise UserError(
@@ -103,43 +116,6 @@ def warn_of_other_teacher(source: str) -> None:
             "student will learn",
             stacklevel=2,
         )
-
-
-def _check_published(source: str, draft_config: Any, model: Any) -> None:
-    """Compare a published drafter's own config with the run's: shapes alone do not tell.
-
-    Reading other target layers than it was trained on costs acceptance in silence, so that is
-    refused. Another mask token or block size can be learned, so that is a warning.
-    """
-    try:
-        theirs = load_draft_config_source(
-            source, cache_dir=model.cache_dir, trust_remote_code=model.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot load draft weights from {source}: {_one_line(error)}") from error
-    own, other = _identity(draft_config), _identity(theirs)
-    layers = "target_layer_ids"
-    if other[layers] and own[layers] and other[layers] != own[layers]:
-        raise UserError(
-            f"{source} was trained on target layers {other[layers]}, the draft config names "
-            f"{own[layers]}; use the drafter's own config.json, and a cache of those layers"
-        )
-    for name in ("mask_token_id", "block_size"):
-        if None not in (own[name], other[name]) and own[name] != other[name]:
-            warnings.warn(
-                f"{source} was trained with {name} {other[name]}, this run has {own[name]}",
-                stacklevel=2,
-            )
-
-
-def _identity(config: Any) -> dict[str, Any]:
-    """What a drafter's weights depend on and its shapes do not show."""
-    method = getattr(config, "dflash_config", None) or {}
-    return {
-        "target_layer_ids": list(method.get("target_layer_ids") or []),
-        "mask_token_id": method.get("mask_token_id"),
-        "block_size": getattr(config, "block_size", None),
-    }
 
 
 def find_state_file(source: str) -> Path | None:
@@ -176,6 +152,10 @@ def read_state(state_file: Path, *needed: str) -> dict[str, Any]:
             f"cannot read the checkpoint {state_file}: {_one_line(error)}; "
             "it may be cut short: take an earlier one"
         ) from error
+
+
+def _cannot_load(source: str, error: Exception) -> UserError:
+    return UserError(f"cannot load draft weights from {source}: {_one_line(error)}")
 
 
 def _one_line(error: Exception) -> str:

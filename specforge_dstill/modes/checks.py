@@ -20,6 +20,9 @@ REPLACED_OPTIONS = {
     "loss_type": ("dflash", "the objective of the mode itself"),
 }
 
+#: What a draft config says of the drafter alone, and no version of transformers adds to it.
+_DRAFTERS_OWN = ("is_causal",)
+
 
 def check_options(config: Any, options: DstillOptions, *, mode: str, draft_config: Any) -> None:
     """Refuse options that do not fit the drafter or the mode, before anything heavy is loaded."""
@@ -125,7 +128,9 @@ def expected_draft_config(store: TrajectoryReader, config: Any) -> dict[str, Any
     if ours.get("transformers_version") == version:
         return dict(ours)
     common = {name: ours.get(name, value) for name, value in theirs.items()}
-    return {**common, "transformers_version": version}
+    # No version writes these for its own sake: absent from one of the two, they differ.
+    own = {name: ours.get(name) for name in _DRAFTERS_OWN if name in ours or name in theirs}
+    return {**common, **own, "transformers_version": version}
 
 
 def check_samples(store: TrajectoryReader, sample_ids: list[str]) -> None:

@@ -94,7 +94,7 @@ def run_collect(resolved: ResolvedRun, options: DstillOptions) -> None:
         _tell("complete already", done, options.trajectories)
         if rank == 0 and calls is not None:
             calls.make_up(done.plan.shards)
-            calls.settle(done.plan.shards)
+            calls.settle(done.plan.shards, patience_s=60 * config.training.dist_timeout)
         return
     bundle = build_model_bundle(config, algorithm=resolved.algorithm)
     drafter = bundle.model.eval()
@@ -120,7 +120,7 @@ def run_collect(resolved: ResolvedRun, options: DstillOptions) -> None:
         _await_shards(writer, patience_s=60 * config.training.dist_timeout)
         _tell("collected", writer.finish(), writer.uri)
         if calls is not None:
-            calls.settle(writer.plan.shards)
+            calls.settle(writer.plan.shards, patience_s=60 * config.training.dist_timeout)
 
 
 def _tell(what: str, manifest: Manifest, uri: str) -> None:

@@ -2,7 +2,9 @@
 
 Every draw of a step comes from a generator keyed by (seed, sample, step). Hence one rank and
 many give the same loss on the same global batch, and a resumed run continues exactly, without
-any generator state in the checkpoint.
+any generator state in the checkpoint. One exception: a rank whose own samples would supervise
+nothing draws again (Stage I) or takes the root (Stage II), and which samples those are depends on
+how the batch is cut; with the usual hundreds of blocks a rank it does not happen.
 """
 
 from __future__ import annotations

@@ -84,15 +84,16 @@ class ShardCalls:
             if self.files is not None and name in owed and index not in besides:
                 self.make(index, shards, self.files.place(name))
 
-    def settle(self, shards: int) -> None:
+    def settle(self, shards: int, *, patience_s: float) -> None:
         """Wait for the calls of other ranks, once every shard is there.
 
-        Errors: ``UserError`` that counts the calls that failed, of any rank, and names the first.
+        Args:
+            patience_s: how long to wait while none of them ends.
+
+        Errors: ``UserError`` that counts the calls that failed, of any rank, and names the first;
+        or that says that calls are still waited for.
         """
-        owed = self._owed(shards)
-        while _WAITING in owed.values():
-            time.sleep(_POLL_SECONDS)
-            owed = self._owed(shards)
+        owed = self._when_none_waits(shards, patience_s)
         failed = self.failed | {name: problem.decode() for name, problem in owed.items()}
         if not failed:
             return
@@ -106,6 +107,25 @@ class ShardCalls:
             f"{OPTION}: {self.name} failed for {len(failed)} of the shards (first: {first}: "
             f"{failed[first]}); the trajectories in {self.uri} are complete; {again}"
         )
+
+    def _when_none_waits(self, shards: int, patience_s: float) -> dict[str, bytes]:
+        """What is owed when every call has been made. Errors: ``UserError``."""
+        waiting, since = shards + 1, time.monotonic()
+        while True:
+            owed = self._owed(shards)
+            found = sum(content == _WAITING for content in owed.values())
+            if not found:
+                return owed
+            if found < waiting:
+                waiting, since = found, time.monotonic()
+            elif time.monotonic() - since > patience_s:
+                raise UserError(
+                    f"{OPTION}: no call has ended for {patience_s / 60:g} minutes "
+                    f"(training.dist_timeout), and {found} are not made: a rank has died or hangs; "
+                    f"the trajectories in {self.uri} are complete; run the same command again to "
+                    "make these calls"
+                )
+            time.sleep(_POLL_SECONDS)
 
     def _note(self, shard: str, content: bytes) -> None:
         if self.files is not None:

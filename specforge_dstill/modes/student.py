@@ -59,7 +59,8 @@ class StudentDraw:
             sample.input_ids, sample.loss_mask, anchors, block_size=self.shape.positions
         )
         t = draw_states(trajectory.commit_pass, p_root=p_root, generator=generator)
-        supervised = blocks.scored & self.shape.in_input(masked_at(trajectory.commit_pass, t))
+        masked = self.shape.in_input(masked_at(trajectory.commit_pass, t))
+        supervised = blocks.scored & masked
         weights = agreement_weights(
             trajectory.endpoint,
             blocks.tokens,
@@ -77,6 +78,7 @@ class StudentDraw:
             reference=blocks.tokens,
             scored=blocks.scored,
             supervised=supervised,
+            root=masked[:, 1:].all(1),
             weights=weights * supervised,
             top_ids=_with_anchor(ids),
             top_logp=_with_anchor(logp),

@@ -74,6 +74,7 @@ class TeacherDraw:
             reference=blocks.tokens,
             scored=blocks.scored,
             supervised=supervised,
+            root=masked[:, 1:].all(1),
             weights=weights,
             top_ids=blocks.tokens.new_zeros(*blocks.tokens.shape, 0),
             top_logp=weights.new_zeros(*blocks.tokens.shape, 0),

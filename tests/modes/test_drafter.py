@@ -255,6 +255,7 @@ def test_capped_logits_and_a_bias_reach_rollout_and_loss() -> None:
         reference=trajectory.endpoint,
         scored=everything,
         supervised=everything,
+        root=torch.ones(3, dtype=torch.bool),
         weights=everything.float(),
         top_ids=torch.zeros(3, tiny.BLOCK_SIZE, 0, dtype=torch.int64),
         top_logp=torch.zeros(3, tiny.BLOCK_SIZE, 0),

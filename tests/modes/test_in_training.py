@@ -155,14 +155,7 @@ def test_the_best_is_the_first_with_the_highest_acceptance(
 def test_the_best_can_be_picked_by_other_passes(runs: Runs) -> None:
     told = ("dstill.evaluation.passes=[2,5]", "dstill.evaluation.best_by=5")
     words = (*runs.words, *told, "training.max_steps=3", "output_dir=out/5")
-    outcome = train(
-        runs.folder,
-        "dstill_student",
-        *runs.words,
-        *words,
-        "training.max_steps=3",
-        "output_dir=out/5",
-    )
+    outcome = train(runs.folder, "dstill_student", *words)
     assert outcome.status == 0, outcome.err
     assert scores(outcome)[3].keys() == {"eval/tau_2", "eval/tau_5"}
     record = json.loads((runs.folder / "out/5/dstill_student.best_meta.json").read_text())

@@ -10,7 +10,7 @@ import torch
 from specforge.training.strategies.base import StepContext, StepOutput
 
 from specforge_dstill.modes import teacher as teacher_module
-from specforge_dstill.modes.block_batch import SampleBlocks
+from specforge_dstill.modes.block_batch import SampleBlocks, stack_blocks
 from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.teacher import TeacherStrategy, teacher_strategy
@@ -76,7 +76,7 @@ def reference(
             logp = logits.log_softmax(-1)
             logits[:, tiny.MASK_ID] = -torch.inf
             best = logits.argmax(-1).tolist()
-            if scored and masked == scored:
+            if scored and set(shown[1:]) == {tiny.MASK_ID}:
                 hits = 0
                 while hits + 1 in scored and best[hits + 1] == tokens[anchor + hits + 1]:
                     hits += 1
@@ -162,6 +162,16 @@ def test_acceptance_counts_a_run_of_hits() -> None:
     found, _ = blocks.root_acceptance(wrong_at_3)
     assert int(found) == int((1 + blocks.scored[..., 1:3].sum(-1)).sum())
     assert loss.predicted.shape == truth.shape
+
+
+def test_a_block_that_shows_the_next_turn_is_not_at_the_root() -> None:
+    """Its only scored position is masked, what comes after the answer is not."""
+    sample = make_sample(20, scored=slice(10, 12))
+    drawn = strategy_of(make_drafter())._draw_batch([as_sample("data/a.ckpt", sample)], visit=3)
+    blocks = stack_blocks(drawn, mask_token_id=tiny.MASK_ID, device=torch.device("cpu"))
+    shows = (blocks.inputs[..., 1:] != tiny.MASK_ID).any(-1)
+    assert (shows & (blocks.supervised == blocks.scored).all(-1)).any(), "there is such a block"
+    assert not (blocks.at_root & shows).any()
 
 
 def test_a_draw_depends_on_seed_sample_and_step_only() -> None:

@@ -305,6 +305,11 @@ def test_another_version_of_transformers_is_no_other_drafter() -> None:
     assert expected_draft_config(store, config) == store.identity.draft_config
     store.identity.draft_config = {**theirs, "rms_norm_eps": 1.0}
     assert expected_draft_config(store, config) == theirs
+    store.identity.draft_config = {**theirs, "is_causal": False}
+    assert expected_draft_config(store, config) != store.identity.draft_config
+    store.identity.draft_config = theirs
+    config.is_causal = False
+    assert expected_draft_config(store, config) != store.identity.draft_config
 
 
 def test_a_sample_without_a_record_is_refused(stages: Stages, tmp_path: Path) -> None:
