@@ -167,7 +167,11 @@ def test_acceptance_counts_a_run_of_hits() -> None:
 def test_a_block_that_shows_the_next_turn_is_not_at_the_root() -> None:
     """Its only scored position is masked, what comes after the answer is not."""
     sample = make_sample(20, scored=slice(10, 12))
-    drawn = strategy_of(make_drafter())._draw_batch([as_sample("data/a.ckpt", sample)], visit=3)
+    strategy = strategy_of(make_drafter())
+    drawn = [
+        strategy._draw(as_sample("data/a.ckpt", sample), torch.Generator().manual_seed(seed))
+        for seed in range(20)
+    ]
     blocks = stack_blocks(drawn, mask_token_id=tiny.MASK_ID, device=torch.device("cpu"))
     shows = (blocks.inputs[..., 1:] != tiny.MASK_ID).any(-1)
     assert (shows & (blocks.supervised == blocks.scored).all(-1)).any(), "there is such a block"
