@@ -16,6 +16,7 @@ from specforge_dstill.data.targets import DTYPES
 from specforge_dstill.servers.connect import ENGINES
 from specforge_dstill.verbs.decode_checks import REJECT
 from specforge_dstill.verbs.evaluate_options import (
+    captured_set,
     concurrencies,
     data_set,
     drafter_choice,
@@ -34,6 +35,15 @@ Recovery (Eq. 13) needs a drafter named teacher, at one pass and at more, and on
 Prompts of several turns give an answer a turn.
 The target's answers are kept and used again. Other prompts are answered in addition; another
 target, template, precision, or --max-new-tokens is refused and needs another --answers folder.
+
+  specforge-dstill regenerate --backend openai --base-url http://node:30000/v1 --model TARGET \\
+      --prompts gsm8k.jsonl --temperature 0 --output gsm8k-answers.jsonl
+  torchrun --nproc_per_node 8 -m specforge_dstill capture --backend sglang --tp-size 4 \\
+      --config dstill.yaml --conversations gsm8k-answers.jsonl --output captured/gsm8k
+  specforge-dstill evaluate --replay --config dstill.yaml --captured gsm8k=captured/gsm8k \\
+      --drafter teacher=output/dstill_teacher-latest --dtype bfloat16
+is the same for a target that does not fit one device: of it no more than embeddings and head are
+loaded. The answers are the server's, as the template and tokenizer give them back from their text.
 
   specforge-dstill evaluate --decode --temperature 0.6 --top-p 0.95 --dtype bfloat16 \\
       --prompts gsm8k=gsm8k.jsonl --drafter student=output/dstill_student-latest:1
@@ -77,13 +87,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--prompts",
-        required=True,
         action="append",
         type=data_set,
         metavar="NAME[=SOURCE]",
         help="""one of gsm8k, math500, humaneval, mbpp, mt-bench, swe-bench from the Hub, as many
         prompts as the paper has; or NAME= a JSONL of {"turns": […]} or of conversations, or
         NAME=hub:DATASET[:split]; repeat it for more data sets""",
+    )
+    add(
+        "--captured",
+        action="append",
+        type=captured_set,
+        metavar="NAME=FOLDER",
+        help="""in the place of --prompts, with --replay: a feature cache of the target's greedy
+        answers, for a target that does not fit one device; repeat it for more data sets""",
     )
     add("--limit", type=positive, metavar="N", help="the first N prompts of each data set")
     add(

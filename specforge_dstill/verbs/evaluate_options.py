@@ -9,12 +9,13 @@ from typing import Any
 
 from specforge_dstill.data.benchmarks import BENCHMARKS
 from specforge_dstill.errors import UserError
-from specforge_dstill.verbs.evaluation_inputs import DataSet, DrafterChoice
+from specforge_dstill.verbs.evaluation_inputs import DataSet, DrafterChoice, check_distinct
 
-REPLAY, DECODE, SERVER = "--replay", "--decode", "--server"
+REPLAY, DECODE, SERVER, CAPTURED = "--replay", "--decode", "--server", "--captured"
 #: Options that not every way has, or not with the same default.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "answers": {REPLAY: None},
+    "captured": {REPLAY: None},
     "batch_size": {REPLAY: 16},
     "steps": {REPLAY: None, DECODE: None},
     "dtype": {REPLAY: "float32", DECODE: "float32"},
@@ -32,6 +33,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "engine": {SERVER: None},
     "timeout": {SERVER: 600.0},
 }
+#: What decides answers that are still to be made.
+_OF_NEW_ANSWERS = ("prompts", "answers", "max_new_tokens", "template_kwargs", "attn_implementation")
 _NAME = re.compile(r"[\w.-]+")
 _NUMBERS = re.compile(r"\d+(?:,\d+)*")
 
@@ -42,6 +45,11 @@ def data_set(text: str) -> DataSet:
         return DataSet(text, None)
     known = ", ".join(BENCHMARKS)
     return DataSet(*_named(text, f"a data set is NAME=FILE, NAME=hub:DATASET or one of {known}"))
+
+
+def captured_set(text: str) -> DataSet:
+    """An option's NAME=FOLDER."""
+    return DataSet(*_named(text, "a capture is NAME=FOLDER"))
 
 
 def drafter_choice(text: str) -> DrafterChoice:
@@ -91,6 +99,11 @@ def fill_in(args: argparse.Namespace) -> str:
             "with each drafter, --server (or --plain-server) asks a server"
         )
     (way,) = ways
+    if args.captured:
+        _check_captured(args)
+    elif not args.prompts:
+        raise UserError("say what to answer: --prompts NAME[=SOURCE], as often as there are sets")
+    args.prompts = args.prompts or []
     for name, defaults in _DEFAULTS.items():
         given = getattr(args, name) is not None
         if given and way not in defaults:
@@ -102,6 +115,17 @@ def fill_in(args: argparse.Namespace) -> str:
             raise UserError("--decode takes one --temperature; give another --output for another")
         (args.temperature,) = args.temperature
     return way
+
+
+def _check_captured(args: argparse.Namespace) -> None:
+    """UserError for options of answers that are made, where they are there already."""
+    for name in _OF_NEW_ANSWERS:
+        if getattr(args, name) is not None:
+            raise UserError(
+                f"--{name.replace('_', '-')} is for answers that evaluate makes; those of "
+                f"{CAPTURED} are there: leave it out"
+            )
+    check_distinct(CAPTURED, [chosen.name for chosen in args.captured])
 
 
 def _named(text: str, shape: str) -> tuple[str, str]:

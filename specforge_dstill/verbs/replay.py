@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 from specforge_dstill.data.answer_folder import AnswerFolder
 from specforge_dstill.data.capture_transformers import TransformersExtractor
@@ -14,6 +15,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.replay import Answer, walk
 from specforge_dstill.evaluation.report import Report, Score
 from specforge_dstill.modes.replay import PassesDrafter
+from specforge_dstill.verbs.captured import captured_answers
 from specforge_dstill.verbs.evaluation_inputs import MeasuredDraft
 from specforge_dstill.verbs.evaluation_plan import EvaluationPlan
 
@@ -26,8 +28,11 @@ class ReplayRoute:
 
     def measure(self) -> tuple[Report, dict[str, list[str]]]:
         """Answer what is missing and score every drafter; and the prompts that were left out."""
+        if self.plan.args.captured:
+            answers, told = captured_answers(self.plan)
+            return self._replay(answers, {}, told), {}
         answers, left_out = self._answer()
-        return self._replay(answers, left_out), left_out
+        return self._replay(answers, left_out, {}), left_out
 
     def _answer(self) -> tuple[dict[str, list[Answer]], dict[str, list[str]]]:
         """The target's greedy answers by data set, and the prompts that were left out."""
@@ -55,8 +60,13 @@ class ReplayRoute:
             ]
         return answers, left_out
 
-    def _replay(self, answers: dict[str, list[Answer]], left_out: dict[str, list[str]]) -> Report:
-        """Score every drafter."""
+    def _replay(
+        self,
+        answers: dict[str, list[Answer]],
+        left_out: dict[str, list[str]],
+        told: dict[str, Any],
+    ) -> Report:
+        """Score every drafter; ``told`` is what the results tell in the place of the plan's."""
         plan = self.plan
         total = sum(map(len, answers.values())) * sum(len(passes) for _, passes in plan.drafters)
         scores, facts = [], {}
@@ -75,7 +85,7 @@ class ReplayRoute:
                         for name, found in answers.items()
                     }
                     scores.append(Score(chosen.name, steps, replayed))
-        details = {"measured": "greedy tau by replay", **plan.details(facts, left_out)}
+        details = {"measured": "greedy tau by replay", **plan.details(facts, left_out), **told}
         return Report(plan.block_size, tuple(scores), details)
 
     def _load_target(self) -> GreedyTarget:

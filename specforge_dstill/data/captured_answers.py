@@ -1,0 +1,95 @@
+"""The answers in a feature cache as an evaluation replays them: no target is loaded for them.
+
+For targets that do not fit one device: a server gives their greedy answers, SGLang captures the
+features, and the drafter then needs no more of the target than its embeddings and head.
+
+Shapes: S sequence, W feature width.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+from torch import Tensor
+
+from specforge_dstill.data.feature_files import HIDDEN, load_features, read_tensors
+from specforge_dstill.data.manifest import CacheManifest, read_samples
+from specforge_dstill.errors import UserError
+from specforge_dstill.evaluation.replay import Answer
+
+
+@dataclass(frozen=True)
+class CapturedAnswers:
+    """A finished capture of greedy answers.
+
+    Raises:
+        UserError: no finished capture, or one of answers that were drawn.
+    """
+
+    folder: Path
+    manifest: CacheManifest
+
+    @classmethod
+    def of(cls, folder: Path) -> CapturedAnswers:
+        manifest = CacheManifest.read(folder)
+        if manifest is None:
+            raise UserError(
+                f"{folder}: holds no finished capture; make it with: specforge-dstill capture"
+            )
+        _check_greedy(folder, manifest)
+        return cls(folder, manifest)
+
+    def answers(self, *, limit: int | None = None) -> list[Answer]:
+        """Each scored span of each sample; names are the conversations' ids, then id/2, id/3, …
+
+        An answer without text has no span, and the next one has its number.
+
+        Args:
+            limit: the first so many conversations.
+        """
+        rows = read_samples(self.folder, self.manifest)[:limit]
+        found = []
+        for row in rows:
+            path = self.folder / row["sample_id"]
+            tensors = read_tensors(path)  # memory-mapped: the states stay on the disk
+            input_ids = tensors["input_ids"].flatten()
+            for turn, (start, end) in enumerate(scored_spans(tensors["loss_mask"]), start=1):
+                name = row["id"] if turn == 1 else f"{row['id']}/{turn}"
+                found.append(Answer(name, input_ids[:end], start, partial(_states, path, end)))
+        return found
+
+
+def scored_spans(loss_mask: Tensor) -> list[tuple[int, int]]:
+    """First position, and the one after the last, of each run of scored tokens. [S] or [1, S]."""
+    spans, position = [], 0
+    for scored, run in groupby((loss_mask.flatten() > 0).tolist()):
+        length = len(list(run))
+        if scored:
+            spans.append((position, position + length))
+        position += length
+    return spans
+
+
+def _states(path: Path, end: int) -> Tensor:
+    """[end, W]."""
+    return load_features(path)[HIDDEN].flatten(end_dim=-2)[:end]
+
+
+def _check_greedy(folder: Path, manifest: CacheManifest) -> None:
+    """UserError for drawn answers: what a drafter must agree with is the target's greedy one."""
+    temperature = manifest.generation.get("temperature")
+    if temperature is None:
+        warnings.warn(
+            f"{folder}: it is not known how its answers were made; replay is exact for greedy "
+            "answers alone",
+            stacklevel=3,
+        )
+    elif temperature != 0:
+        raise UserError(
+            f"{folder}: its answers were drawn at temperature {temperature:g}, and replay walks "
+            "greedy ones: make them with regenerate --temperature 0, then capture them"
+        )
