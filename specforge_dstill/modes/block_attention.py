@@ -32,7 +32,7 @@ class BlockLayout:
         anchors: [b, N] int64, the position of each block's anchor. Sorted anchors make groups
             whose context is short; correctness does not depend on the order.
         context_length: S.
-        block_size: B, which is the slots of a block here, not its positions.
+        slots: B, of a block: its positions, or one less where slots predict the next one.
         window: sliding layers see the last ``window`` positions only; None for full attention.
         causal: whether a position sees only earlier positions of its own block.
         blocks_per_group: how many blocks attend at once without flex attention.
@@ -40,7 +40,7 @@ class BlockLayout:
 
     anchors: Tensor
     context_length: int
-    block_size: int
+    slots: int
     window: int | None = None
     causal: bool = False
     blocks_per_group: int = 8
@@ -50,16 +50,16 @@ class BlockLayout:
         position = torch.arange(length, device=anchors.device)
         visible = position < anchors[:, None, None]
         if self.window is not None:
-            offset = torch.arange(self.block_size, device=anchors.device)
+            offset = torch.arange(self.slots, device=anchors.device)
             # The querying position takes one place of the window itself.
             lowest = anchors[:, None] + offset - (self.window - 1)
             visible = visible & (position >= lowest[:, :, None])
-        return visible.expand(-1, self.block_size, -1)
+        return visible.expand(-1, self.slots, -1)
 
     def visible_block(self) -> Tensor:
         """Positions of its own block that each position sees. [B, B] bool."""
         ones = torch.ones(
-            self.block_size, self.block_size, dtype=torch.bool, device=self.anchors.device
+            self.slots, self.slots, dtype=torch.bool, device=self.anchors.device
         )
         return ones.tril() if self.causal else ones
 
@@ -67,7 +67,7 @@ class BlockLayout:
         """The same for blocks side by side, which do not see each other. [n * B, n * B] bool."""
         same = torch.eye(count, dtype=torch.bool, device=self.anchors.device)
         seen = same[:, None, :, None] & self.visible_block()[None, :, None, :]
-        return seen.reshape(count * self.block_size, count * self.block_size)
+        return seen.reshape(count * self.slots, count * self.slots)
 
     @cached_property
     def group_lengths(self) -> list[list[int]]:
@@ -99,14 +99,14 @@ class BlockLayout:
         """The whole mask, [b, 1, N * B, S + N * B] bool: for eager attention and for tests."""
         samples, count = self.anchors.shape
         context = self.visible_context(self.anchors.flatten(), self.context_length)
-        context = context.reshape(samples, count * self.block_size, self.context_length)
+        context = context.reshape(samples, count * self.slots, self.context_length)
         own = self.visible_blocks(count).expand(samples, -1, -1)
         return torch.cat([context, own], dim=-1)[:, None]
 
     def flex_mask(self) -> BlockMask:
         """The same mask for flex attention; compiled where that is supported."""
         samples, count = self.anchors.shape
-        anchors, length, size = self.anchors, self.context_length, self.block_size
+        anchors, length, size = self.anchors, self.context_length, self.slots
 
         def visible(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
             block, offset = query // size, query % size

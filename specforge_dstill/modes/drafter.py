@@ -149,7 +149,7 @@ class BlockDrafter(nn.Module):
             layout = BlockLayout(
                 anchors=anchors,
                 context_length=context_length,
-                block_size=self.shape.slots,
+                slots=self.shape.slots,
                 window=config.sliding_window if sliding else None,
                 # SpecForge and the engines take a sliding layer as causal within the block
                 # and a full layer as bidirectional, unless the config says otherwise.

@@ -56,7 +56,7 @@ class Group:
 
 def groups_of(layout: BlockLayout) -> Iterator[Group]:
     """The groups of every sample, one at a time."""
-    size, start_of_own = layout.block_size, layout.context_length
+    size, start_of_own = layout.slots, layout.context_length
     for sample, lengths in enumerate(layout.group_lengths):
         for index, length in enumerate(lengths):
             first = index * layout.blocks_per_group

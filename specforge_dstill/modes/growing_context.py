@@ -1,6 +1,6 @@
 """The target context's keys and values while it grows, for decoding.
 
-Shapes: S context length, B block size, D head dimension; one sequence.
+Shapes: S context length, B slots of a block, D head dimension; one sequence.
 """
 
 from __future__ import annotations

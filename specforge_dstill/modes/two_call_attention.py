@@ -31,7 +31,7 @@ def two_call_attention(
     # machine.check_attention has told whether it is there.
     from flash_attn import flash_attn_with_kvcache as kernel
 
-    size, length = layout.block_size, layout.context_length
+    size, length = layout.slots, layout.context_length
     samples, count = layout.anchors.shape
     queries = _blocks(query, size)
     anchors = layout.anchors.flatten()
@@ -73,12 +73,12 @@ def _context_window(layout: BlockLayout) -> int:
     """
     if layout.window is None:
         return -1
-    if layout.window <= layout.block_size:
+    if layout.window <= layout.slots:
         raise UserError(
             f"training.attention_backend: fa needs a sliding window wider than the block, not "
-            f"{layout.window} with blocks of {layout.block_size}; leave the option out"
+            f"{layout.window} with blocks of {layout.slots}; leave the option out"
         )
-    return layout.window - 1 - layout.block_size
+    return layout.window - 1 - layout.slots
 
 
 register_attention(TWO_CALL_ATTENTION, two_call_attention)
