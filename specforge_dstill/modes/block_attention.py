@@ -58,9 +58,7 @@ class BlockLayout:
 
     def visible_block(self) -> Tensor:
         """Positions of its own block that each position sees. [B, B] bool."""
-        ones = torch.ones(
-            self.slots, self.slots, dtype=torch.bool, device=self.anchors.device
-        )
+        ones = torch.ones(self.slots, self.slots, dtype=torch.bool, device=self.anchors.device)
         return ones.tril() if self.causal else ones
 
     def visible_blocks(self, count: int) -> Tensor:

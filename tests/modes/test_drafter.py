@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from specforge.algorithms.common.dflash_family_model import (
 from torch import Tensor, nn
 
 from specforge_dstill.maths.trajectory import Trajectory
+from specforge_dstill.modes import assembly
 from specforge_dstill.modes.block_batch import SampleBlocks
 from specforge_dstill.modes.block_step import BlockStep
 from specforge_dstill.modes.context_cache import ContextCache
@@ -20,7 +22,7 @@ from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.replay import PassesDrafter
 from specforge_dstill.options import DstillOptions
 from tests import tiny
-from tests.modes.support import FULL, MIXED, WIDTH, make_drafter, make_sample, roll
+from tests.modes.support import FULL, MIXED, WIDTH, make_draft, make_drafter, make_sample, roll
 
 S = 25
 ANCHORS = torch.tensor([[9, 0, 24, 9, 3], [1, 20, 2, 16, 0]])
@@ -263,3 +265,21 @@ def test_capped_logits_and_a_bias_reach_rollout_and_loss() -> None:
     _, loss = BlockStep(drafter, DstillOptions(steps=1))([drawn], sample)
     torch.testing.assert_close(-loss.nll[:, None], recorded, **TOLERANCE)
     assert torch.equal(loss.predicted, trajectory.endpoint[:, 1:].flatten())
+
+
+def test_the_targets_parts_go_to_the_very_device_that_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def look(*_: Any, device: str, **__: Any) -> None:
+        raise LookupError(device)
+
+    monkeypatch.setattr(assembly.TargetEmbeddingsAndHead, "from_pretrained", look)
+    model = SimpleNamespace(
+        target_model_path="t",
+        embedding_key=None,
+        lm_head_key=None,
+        cache_dir=None,
+        trust_remote_code=False,
+    )
+    with pytest.raises(LookupError, match="cuda:1"):
+        assembly.beside_target(make_draft(), model, mask_token_id=1, device=torch.device("cuda:1"))
