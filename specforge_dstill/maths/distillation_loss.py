@@ -67,8 +67,8 @@ def row_loss(
     Args:
         logits: [R, V] float. Changed on the way, and as they were on return.
         targets: [R] int64.
-        retained: the teacher's distribution; None leaves the cross-entropy alone.
-        alpha: the KL's share, in [0, 1].
+        retained: the teacher's distribution; None leaves the whole of the cross-entropy, alone.
+        alpha: the KL's share, in [0, 1]; says nothing without a distribution.
         out: [R, V], memory for the gradient.
     """
     target_logit = logits.gather(1, targets[:, None])

@@ -77,7 +77,7 @@ def linear_loss(
         weights: [R] float32, constants.
         mask_token_id: never a legal prediction.
         retained: the teacher's distribution (Stage II); None for cross-entropy alone.
-        alpha: the KL's share.
+        alpha: the KL's share; 0 without the teacher's distribution.
         scale: of Eq. 3 beside the L1 distance (DSpark's Stage I).
         correction: of the logits, after a head's soft-capping.
         target: the target's distributions; None where nothing is learned from them.
@@ -86,10 +86,13 @@ def linear_loss(
 
     Products are formed in the head's precision; autocast does not reach in here.
 
-    Errors: ``ValueError`` for no rows a tile, or when the retained ids leave no other.
+    Errors: ``ValueError`` for no rows a tile, for a share of the KL without the teacher's
+    distribution, or when the retained ids leave no other.
     """
     if rows_per_tile < 1:
         raise ValueError(f"rows_per_tile must be at least 1, got {rows_per_tile}")
+    if retained is None and alpha:
+        raise ValueError(f"alpha needs the teacher's distribution, got {alpha} without one")
     if retained is not None and retained.ids.shape[1] >= len(head.weight):
         raise ValueError("the retained ids must leave an id out")
     terms = _Terms(head, targets, weights, mask_token_id, retained, alpha, scale, target)

@@ -427,6 +427,11 @@ def test_impossible_requests_are_refused() -> None:
     rows = drawn_rows(3)
     with pytest.raises(ValueError, match="rows_per_tile"):
         rows.loss(rows.hidden, rows_per_tile=0)
+    alone = replace(rows, retained=None)
+    with pytest.raises(ValueError, match="alpha needs the teacher's distribution"):
+        alone.loss(rows.hidden)
+    with pytest.raises(ValueError, match="alpha needs"):
+        replace(drawn_rows(0), retained=None).loss(rows.hidden[:0])
     assert rows.retained is not None
     every = torch.arange(len(rows.head)).expand(3, -1)
     whole = replace(rows, retained=Retained(every, torch.zeros(every.shape)))
