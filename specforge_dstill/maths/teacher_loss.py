@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 
-def position_weights(block_size: int, *, gamma: float | None = None) -> Tensor:
-    """``w_pos(i) = exp(-(i - 1) / gamma)`` for positions 0..B-1; ones when ``gamma`` is None.
+def position_log_weights(block_size: int, *, gamma: float | None = None) -> Tensor:
+    """``log w_pos(i) = -(i - 1) / gamma`` for positions 0..B-1; zeros when ``gamma`` is None.
 
     Position 0 is the anchor, which is never scored; its value is not used.
     """
     if gamma is None:
-        return torch.ones(block_size)
+        return torch.zeros(block_size, dtype=torch.float64)
     if gamma <= 0:
         raise ValueError(f"gamma must be positive, got {gamma}")
-    # In float64 the last positions keep some weight even for a gamma well below 1.
-    return torch.exp(-(torch.arange(block_size, dtype=torch.float64) - 1.0) / gamma)
+    return -(torch.arange(block_size, dtype=torch.float64) - 1.0) / gamma
 
 
 def mask_count_weights(counts: Tensor, *, block_size: int, alpha_m: float = 0.0) -> Tensor:
@@ -55,9 +54,10 @@ def teacher_row_weights(
         denominator of the arithmetic mean, summed over ranks before dividing.
     """
     block_size = masked.shape[1]
-    weights = masked * position_weights(block_size, gamma=gamma).to(masked.device)
-    total = weights.sum(dim=1, keepdim=True)
-    weights = torch.where(total > 0, weights / total, 0.0).float()
+    logs = position_log_weights(block_size, gamma=gamma).to(masked.device)
+    # By softmax: for a small gamma every w_pos of a block may be too small for a float.
+    weights = torch.where(masked, logs, -torch.inf).softmax(dim=1)
+    weights = torch.where(masked, weights, 0.0).float()
     counts = masked.sum(dim=1)
     if alpha_m:
         block = mask_count_weights(counts, block_size=block_size, alpha_m=alpha_m)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specforge_dstill.maths.teacher_loss import (
     mask_count_weights,
-    position_weights,
+    position_log_weights,
     teacher_row_weights,
 )
 
@@ -69,10 +69,8 @@ def losses_like(masked: Tensor) -> Tensor:
 
 
 def test_position_weights_by_hand() -> None:
-    assert position_weights(4).tolist() == [1, 1, 1, 1]
-    # gamma = 2: exp(0), exp(-1/2), exp(-1) at positions 1, 2, 3.
-    found = position_weights(4, gamma=2.0)[1:].tolist()
-    assert found == pytest.approx([1.0, 0.6065307, 0.3678794], abs=CLOSE)
+    assert position_log_weights(4).tolist() == [0, 0, 0, 0]
+    assert position_log_weights(4, gamma=2.0)[1:].tolist() == [0, -1 / 2, -1]
 
 
 def test_row_weights_by_hand() -> None:
@@ -91,6 +89,16 @@ def test_row_weights_by_hand() -> None:
     )
     torch.testing.assert_close(weights, expected, rtol=0, atol=CLOSE)
     assert blocks == 2
+
+
+def test_the_steepest_decay_leaves_each_block_its_first_masked_position() -> None:
+    """exp(-14 / gamma) is 0 and exp(1 / gamma), at the anchor, infinite: neither may matter."""
+    masked = torch.zeros(4, 16, dtype=torch.bool)
+    masked[0, 1:], masked[1, 7:], masked[2, 15] = True, True, True
+    weights, blocks = teacher_row_weights(masked, gamma=1e-3)
+    assert weights.nonzero().tolist() == [[0, 1], [1, 7], [2, 15]]
+    assert weights.sum(dim=1).tolist() == [1, 1, 1, 0]
+    assert blocks == 3
 
 
 def test_no_masked_position_and_no_block() -> None:
@@ -151,4 +159,4 @@ def test_a_positive_exponent_favours_heavily_masked_blocks() -> None:
 @pytest.mark.parametrize("gamma", [0.0, -1.0])
 def test_a_decay_that_is_not_positive_is_refused(gamma: float) -> None:
     with pytest.raises(ValueError, match="gamma"):
-        position_weights(4, gamma=gamma)
+        position_log_weights(4, gamma=gamma)

@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from specforge_dstill.data.feature_files import HIDDEN, LAST
 from specforge_dstill.maths.distillation_loss import Retained, row_loss
-from specforge_dstill.maths.teacher_loss import position_weights
+from specforge_dstill.maths.teacher_loss import position_log_weights
 from specforge_dstill.modes.block_batch import SampleBlocks
 from specforge_dstill.modes.block_step import BlockStep, Shares
 from specforge_dstill.modes.drafter import BlockDrafter
@@ -76,7 +76,7 @@ def test_stage_1_at_the_root_is_specforges_objective(head: str, gamma: float | N
     drafter = make_drafter(head=head)
     draw = TeacherDraw(drafter.shape, tiny.MASK_ID, (0.0,), 10**6, DstillOptions().teacher)
     drawn = draw(as_sample("", sample), torch.Generator().manual_seed(0), root=True)
-    decay = position_weights(drafter.shape.positions, gamma=gamma).float()
+    decay = position_log_weights(drafter.shape.positions, gamma=gamma).exp().float()
     drawn = replace(drawn, weights=drawn.supervised * decay)
     step = BlockStep(drafter, DstillOptions(rows_per_tile=7), SHARES)
     _, loss = step([drawn], sample)
