@@ -49,7 +49,11 @@ class Sampling:
         return scores.softmax(dim=-1)
 
     def tokens(self, logits: Tensor, generator: torch.Generator | None) -> Tensor:
-        """One token a row, [R, V] -> [R] int64. ``generator`` is not touched when greedy."""
+        """One token a row, [R, V] -> [R] int64.
+
+        Args:
+            generator: not touched when greedy; else ``ValueError`` without one.
+        """
         if self.is_greedy:
             return logits.argmax(dim=-1)
         return draw(self.probabilities(logits), generator=generator)

@@ -20,9 +20,14 @@ def draw(weights: Tensor, *, generator: torch.Generator | None) -> Tensor:
 
     Args:
         weights: at least 0, and above 0 somewhere in each row; they need not sum to 1.
-        generator: must live on the weights' device; one number a row is taken from it. None is
-            torch's own.
+        generator: must live on the weights' device; one number a row is taken from it.
+
+    Raises:
+        ValueError: no generator, as one that is optional elsewhere may be. Torch's own would give
+            what no seed gives again.
     """
+    if generator is None:
+        raise ValueError("drawing needs a generator")
     uniform = torch.rand(
         len(weights), generator=generator, device=weights.device, dtype=torch.float64
     )

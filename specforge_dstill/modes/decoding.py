@@ -71,7 +71,11 @@ class DecodingSession:
 
     @torch.inference_mode()
     def draft(self, states: Tensor, anchor: Tensor, generator: torch.Generator | None) -> Draft:
-        """Draft a block: new features [n, W] and the anchor's token [1] -> B-1 tokens."""
+        """Draft a block: new features [n, W] and the anchor's token [1] -> B-1 tokens.
+
+        Args:
+            generator: needed to sample, ``ValueError`` without one.
+        """
         fresh = states[None].to(self._drafter.lm_head.weight.dtype)
         position = self._context.length + len(states)
         masks = self._masks(position)

@@ -47,6 +47,12 @@ def test_greedy_takes_the_most_probable_and_no_random_number() -> None:
     before = generator.get_state()
     assert Sampling().tokens(logits, generator).tolist() == [1, 0]
     assert torch.equal(generator.get_state(), before)
+    assert Sampling().tokens(logits, None).tolist() == [1, 0]
+
+
+def test_sampling_without_a_generator_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs a generator"):
+        Sampling(temperature=1.0).tokens(torch.zeros(1, 3), None)
 
 
 @pytest.mark.parametrize(

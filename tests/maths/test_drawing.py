@@ -127,8 +127,12 @@ def test_a_generator_gives_one_number_a_row() -> None:
     after = seeded(5)
     torch.rand(50, generator=after, dtype=torch.float64)
     assert torch.equal(generator.get_state(), after.get_state())
-    torch.manual_seed(5)
-    assert torch.equal(draw(weights, generator=None), draw_at(weights, uniform))
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_nothing_is_drawn_from_the_global_source_of_randomness(rows: int) -> None:
+    with pytest.raises(ValueError, match="needs a generator"):
+        draw(torch.ones(rows, 5), generator=None)
 
 
 @pytest.mark.parametrize("size", SIZES[1:])

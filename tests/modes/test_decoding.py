@@ -95,6 +95,13 @@ def test_a_sampled_draft_tells_what_it_was_drawn_from() -> None:
     assert torch.equal(one_draft(drafter, Sampling())[0], greedy)
 
 
+def test_a_draft_is_not_sampled_without_a_generator() -> None:
+    sample = make_sample(20)
+    session = DecodingDrafter(make_drafter(), 1, Sampling(temperature=1.0)).begin()
+    with pytest.raises(ValueError, match="needs a generator"):
+        session.draft(sample["hidden_states"][0, :19], sample["input_ids"][0, 19:], None)
+
+
 def test_drafts_of_several_passes_cannot_be_drawn() -> None:
     with pytest.raises(ValueError, match="which 3 passes do not give"):
         DecodingDrafter(make_drafter(), 3, Sampling(temperature=1.0))
