@@ -80,7 +80,7 @@ def _background(cell: Slot, differs: bool) -> str:
     if cell.state is State.KEPT:
         return _KEPT_DIFFERS if differs else _KEPT
     ends = _DIFFERS if differs else _AGREES
-    red, green, blue = mixed(*ends, 1.0 if cell.probability is None else cell.probability)
+    red, green, blue = mixed(*ends, cell.probability)
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 

@@ -102,7 +102,7 @@ def _token(cell: Slot, agrees: bool | None, name: Callable[[int], str]) -> Fragm
         return text, "bold"
     if cell.state is State.COMMITTED:
         ends = _SURE_WRONG if agrees is False else _SURE
-        red, green, blue = mixed(*ends, 1.0 if cell.probability is None else cell.probability)
+        red, green, blue = mixed(*ends, cell.probability)
         return text, f"black on rgb({red},{green},{blue})"
     return text, _WRONG if agrees is False else ""
 
@@ -129,10 +129,10 @@ def percent(share: float) -> str:
 
 
 def mixed(
-    pale: tuple[int, int, int], full: tuple[int, int, int], share: float
+    pale: tuple[int, int, int], full: tuple[int, int, int], share: float | None
 ) -> tuple[int, int, int]:
-    """The colour ``share`` of the way from ``pale`` to ``full``."""
-    share = min(max(share, 0.0), 1.0)
+    """The colour ``share`` of the way from ``pale`` to ``full``; ``pale`` if that is not known."""
+    share = min(max(share or 0.0, 0.0), 1.0)
     red, green, blue = (round(p + share * (f - p)) for p, f in zip(pale, full, strict=True))
     return red, green, blue
 

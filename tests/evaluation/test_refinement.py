@@ -202,6 +202,23 @@ def test_certainty_is_not_made_up_by_rounding() -> None:
     ]
 
 
+def test_what_is_not_known_is_not_painted_as_certain(tmp_path: Path) -> None:
+    """The last position committed a token outside the retained ids; the one before, at 75 %."""
+    one = by_hand()
+    sampled = Trajectory(torch.tensor([[9, 5, 6, 4]]), one.commit_pass, one.top_ids, one.top_logp)
+    refined = refinement(sampled, 0, steps=2)
+    assert [cell.probability for cell in refined.passes[0][2:]] == [pytest.approx(0.75), None]
+    drawn = draw_text(refined, name, width=80)
+    styles = {drawn.plain[span.start : span.end].strip(): str(span.style) for span in drawn.spans}
+    assert styles["t4"] == "black on rgb(214,239,216)"
+    assert styles["t6"] == "black on rgb(102,195,128)"
+    plot_refinement(refined, name, tmp_path / "a.svg", title="a block")
+    figure = (tmp_path / "a.svg").read_text()
+    assert "#d6e8f3" in figure, "the palest blue"
+    assert "#3492c7" not in figure, "the deepest"
+
+
 def test_mixed_colours_stay_between_their_ends() -> None:
     assert mixed((0, 0, 0), (100, 200, 50), 0.5) == (50, 100, 25)
     assert mixed((0, 0, 0), (100, 200, 50), 1.2) == (100, 200, 50)
+    assert mixed((1, 2, 3), (100, 200, 50), None) == (1, 2, 3)
