@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import ceil
+from math import ceil, isnan
 
 #: A cell without a number.
 NOTHING = "–"
@@ -39,6 +39,11 @@ def wrapped(words: Iterable[str], *, indent: int = 2, width: int = 100) -> str:
         else:
             lines.append(word)
     return "\n".join(" " * indent + line for line in lines)
+
+
+def number_text(value: float | None, form: str = ".2f") -> str:
+    """A number as ``form`` has it; :data:`NOTHING` for None and NaN."""
+    return NOTHING if value is None or isnan(value) else format(value, form)
 
 
 def byte_text(count: float) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import nan
+
 import pytest
 
-from specforge_dstill.table import bar, byte_text, spark, text_table, wrapped
+from specforge_dstill.table import NOTHING, bar, byte_text, number_text, spark, text_table, wrapped
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,12 @@ from specforge_dstill.table import bar, byte_text, spark, text_table, wrapped
 )
 def test_bytes_have_three_digits_and_decimal_units(count: float, text: str) -> None:
     assert byte_text(count) == text
+
+
+def test_a_number_that_is_not_there_is_a_dash() -> None:
+    assert [number_text(value) for value in (2, -0.125, 1e4)] == ["2.00", "-0.12", "10000.00"]
+    assert number_text(0.25, ".3f") == "0.250"
+    assert [number_text(value, ".1f") for value in (None, nan)] == [NOTHING] * 2
 
 
 def test_a_table() -> None:

@@ -140,9 +140,9 @@ def mean_acceptance(walks: Sequence[Walk]) -> float:
 
 
 def acceptance_by_position(walks: Sequence[Walk], *, block_size: int) -> list[float]:
-    """Share of rounds that accept at least i drafted tokens, i = 1..B-1."""
+    """Share of rounds that accept at least i drafted tokens, i = 1..B-1; NaN without a round."""
     rounds = torch.tensor([length for walk in walks for length in walk.accepted])
     if len(rounds) == 0:
-        return [0.0] * (block_size - 1)
+        return [float("nan")] * (block_size - 1)
     positions = torch.arange(1, block_size)
     return (rounds[:, None] >= positions).double().mean(dim=0).tolist()

@@ -14,9 +14,10 @@ from math import isnan, nan
 from typing import Any
 
 from specforge_dstill.evaluation.replay import Walk, acceptance_by_position, mean_acceptance
-from specforge_dstill.evaluation.speed import Speed, speed_from_json, speed_table, speedups
+from specforge_dstill.evaluation.result_files import parsed
+from specforge_dstill.evaluation.speed import Speed, average, speed_from_json, speed_table, speedups
 from specforge_dstill.maths.acceptance import recovery
-from specforge_dstill.table import NOTHING, text_table
+from specforge_dstill.table import number_text, text_table
 
 FORMAT = 1
 TEACHER, STUDENT = "teacher", "student"
@@ -54,13 +55,18 @@ class Score:
 
     @property
     def average(self) -> float:
-        """The unweighted mean of tau over data sets."""
-        return sum(self.tau.values()) / len(self.walks) if self.walks else nan
+        """The unweighted mean of tau over data sets; NaN if it is NaN for one of them."""
+        return average(self.tau)
 
     def by_position(self, *, block_size: int) -> list[float]:
-        """Share of rounds that accept i drafted tokens or more, i = 1..B-1: mean over data sets."""
-        shares = [acceptance_by_position(w, block_size=block_size) for w in self.walks.values()]
-        return [sum(column) / len(shares) for column in zip(*shares, strict=True)]
+        """Share of rounds that accept i drafted tokens or more, i = 1..B-1.
+
+        The mean over the data sets that have rounds; NaN without one.
+        """
+        drafted = [walks for walks in self.walks.values() if any(walk.accepted for walk in walks)]
+        shares = [acceptance_by_position(walks, block_size=block_size) for walks in drafted]
+        columns = zip(*shares, strict=True)
+        return [sum(column) / len(shares) for column in columns] or [nan] * (block_size - 1)
 
 
 @dataclass(frozen=True)
@@ -106,8 +112,8 @@ class Report:
             [
                 score.drafter,
                 str(score.steps),
-                *map(_tau_text, score.tau.values()),
-                _tau_text(score.average),
+                *map(number_text, score.tau.values()),
+                number_text(score.average),
                 _percent_text(self.recovery(score)),
             ]
             for score in self.scores
@@ -147,13 +153,15 @@ class Report:
             "steps": score.steps,
             "average": _finite(score.average),
             "recovery": _finite(self.recovery(score)),
-            "by_position": score.by_position(block_size=self.block_size),
+            "by_position": _finite_list(score.by_position(block_size=self.block_size)),
             "data_sets": {
                 name: {
                     "tau": _finite(score.tau[name]),
                     "answers": len(walks),
                     "rounds": sum(len(walk.accepted) for walk in walks),
-                    "by_position": acceptance_by_position(walks, block_size=self.block_size),
+                    "by_position": _finite_list(
+                        acceptance_by_position(walks, block_size=self.block_size)
+                    ),
                     "accepted": {walk.name: list(walk.accepted) for walk in walks},
                 }
                 for name, walks in score.walks.items()
@@ -172,9 +180,10 @@ def report_from_json(text: str) -> Report:
     Raises:
         ValueError: the text is not such a report, or of another format.
     """
-    content = json.loads(text)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"not an evaluation's results of format {FORMAT}")
+    return parsed(text, _report, kind="an evaluation's results", version=FORMAT)
+
+
+def _report(content: Mapping[str, Any]) -> Report:
     scores = tuple(
         Score(
             drafter=score["drafter"],
@@ -203,9 +212,9 @@ def _finite(value: float | None) -> float | None:
     return None if value is None or isnan(value) else value
 
 
-def _tau_text(value: float) -> str:
-    return NOTHING if isnan(value) else f"{value:.2f}"
+def _finite_list(values: Sequence[float]) -> list[float | None]:
+    return [_finite(value) for value in values]
 
 
 def _percent_text(share: float | None) -> str:
-    return NOTHING if share is None or isnan(share) else f"{100 * share:.2f}"
+    return number_text(None if share is None else 100 * share)

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from math import nan
 from typing import Any
 
+from specforge_dstill.evaluation.result_files import parsed
+
 FORMAT = 1
 
 
@@ -122,9 +124,10 @@ def serving_from_json(text: str) -> ServingReport:
     Raises:
         ValueError: the text is no such file, or of another format.
     """
-    content = json.loads(text)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"not the results of servers of format {FORMAT}")
+    return parsed(text, _report, kind="the results of servers", version=FORMAT)
+
+
+def _report(content: Mapping[str, Any]) -> ServingReport:
     return ServingReport(tuple(map(_served, content["served"])), content["details"])
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isnan
 
 from specforge_dstill.evaluation.serving import Served, ServingReport, paired
 from specforge_dstill.evaluation.speed import PLAIN
-from specforge_dstill.table import NOTHING, text_table
+from specforge_dstill.table import number_text, text_table
 
 _HEADER = ("Data set", "T", "C", "Drafter", "τ", "ms/token", "tokens/s", "S")
 _Point = tuple[str, float, int]
@@ -46,10 +45,10 @@ def _row(one: Served, plain: Mapping[_Point, Served]) -> list[str]:
         f"{one.temperature:g}",
         str(one.concurrency),
         one.drafter or PLAIN,
-        _text(tau(one)),
-        _text(1000 * one.per_token),
+        number_text(tau(one)),
+        number_text(1000 * one.per_token),
         f"{one.throughput:,.1f}",
-        _text(_speedup(one, plain.get(_point(one)))),
+        number_text(_speedup(one, plain.get(_point(one)))),
     ]
 
 
@@ -58,7 +57,3 @@ def _speedup(one: Served, alone: Served | None) -> float | None:
         return None
     drafted, plain = paired(one, alone)
     return plain.per_token / drafted.per_token
-
-
-def _text(value: float | None) -> str:
-    return NOTHING if value is None or isnan(value) else f"{value:.2f}"

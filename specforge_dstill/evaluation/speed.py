@@ -12,7 +12,7 @@ from math import nan
 from typing import Any
 
 from specforge_dstill.evaluation.stopwatch import PHASES, Seconds
-from specforge_dstill.table import NOTHING, byte_text, text_table
+from specforge_dstill.table import NOTHING, byte_text, number_text, text_table
 
 PLAIN = "plain"
 
@@ -124,10 +124,10 @@ def _row(name: str, steps: str, speed: Speed, plain: Speed) -> list[str]:
     return [
         name,
         steps,
-        *(f"{value:.2f}" for value in by_data_set.values()),
-        f"{average(by_data_set):.2f}",
-        f"{1000 * per_token:.2f}",
-        *(f"{100 * share:.1f}" for share in speed.shares().values()),
+        *map(number_text, by_data_set.values()),
+        number_text(average(by_data_set)),
+        number_text(1000 * per_token),
+        *(number_text(100 * share, ".1f") for share in speed.shares().values()),
         NOTHING if same is None else f"{same[0]}/{same[1]}",
         byte_text(speed.peak_bytes),
     ]

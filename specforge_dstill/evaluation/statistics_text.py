@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from specforge_dstill.evaluation.trajectory_statistics import TrajectoryStatistics
-from specforge_dstill.table import NOTHING, bar, spark, text_table
+from specforge_dstill.table import bar, number_text, spark, text_table
 
 _BAR = 24
 
@@ -22,17 +22,16 @@ def position_table(found: TrajectoryStatistics) -> str:
     columns = [
         [f"{value:.2f}" for value in found.mean_commit_pass.tolist()],
         [spark(row) for row in found.commits.tolist()],
-        [_number(value, ".3f") for value in found.mean_confidence.tolist()],
-        [_number(value, ".4f") for value in found.mean_tail.tolist()],
+        [number_text(value, ".3f") for value in found.mean_confidence.tolist()],
+        [number_text(value, ".4f") for value in found.mean_tail.tolist()],
     ]
     if found.root_accepted.sum():
         header.append("root agrees %")
-        columns.append([_percent(value) for value in found.root_agreement.tolist()])
+        columns.append(_percents(found.root_agreement))
     if found.scored.sum():
-        shares = found.agreement.tolist()
         header += ["agrees %", ""]
-        columns.append([_percent(value) for value in shares])
-        columns.append([bar(0 if isnan(v) else v, width=_BAR) for v in shares])
+        columns.append(_percents(found.agreement))
+        columns.append([bar(v, width=_BAR) for v in found.agreement.nan_to_num().tolist()])
     rows = [[str(i), *cells] for i, cells in enumerate(zip(*columns, strict=True), start=1)]
     return text_table(header, rows)
 
@@ -42,7 +41,12 @@ def acceptance_table(found: TrajectoryStatistics) -> str:
     counts = found.accepted.tolist()
     total, most = sum(counts), max(counts)
     rows = [
-        [str(length), str(count), _percent(count / total), bar(count / most, width=_BAR)]
+        [
+            str(length),
+            str(count),
+            number_text(100 * count / total, ".1f"),
+            bar(count / most, width=_BAR),
+        ]
         for length, count in enumerate(counts, start=1)
     ]
     return text_table(["accepted", "blocks", "%", ""], rows)
@@ -51,6 +55,7 @@ def acceptance_table(found: TrajectoryStatistics) -> str:
 def statistics_json(found: TrajectoryStatistics) -> dict[str, Any]:
     """JSON values; lists by position 1..B-1, by accepted tokens 1..B, and by pass 1..K."""
     scored = bool(found.scored.sum())
+    accepted = bool(found.accepted.sum())
     root = bool(found.root_accepted.sum())
     return {
         "blocks": int(found.blocks),
@@ -60,8 +65,8 @@ def statistics_json(found: TrajectoryStatistics) -> dict[str, Any]:
         "mean_tail_mass": _list(found.mean_tail),
         "scored": found.scored.tolist() if scored else None,
         "agreement": _list(found.agreement) if scored else None,
-        "accepted": found.accepted.tolist() if scored else None,
-        "acceptance_length": found.acceptance if scored else None,
+        "accepted": found.accepted.tolist() if accepted else None,
+        "acceptance_length": found.acceptance if accepted else None,
         "root_agreement": _list(found.root_agreement) if root else None,
         "root_acceptance_length": found.root_acceptance if root else None,
     }
@@ -71,9 +76,5 @@ def _list(values: Tensor) -> list[float | None]:
     return [None if isnan(value) else value for value in values.tolist()]
 
 
-def _number(value: float, form: str) -> str:
-    return NOTHING if isnan(value) else format(value, form)
-
-
-def _percent(share: float) -> str:
-    return NOTHING if isnan(share) else f"{100 * share:.1f}"
+def _percents(shares: Tensor) -> list[str]:
+    return [number_text(value, ".1f") for value in (100 * shares).tolist()]

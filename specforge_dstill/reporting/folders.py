@@ -61,5 +61,5 @@ def _parsed(path: Path, parse: Callable[[str], _T]) -> _T | None:
     try:
         with reading(path):
             return parse(path.read_text(encoding="utf-8"))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise UserError(f"{path}: cannot be read: {error}; evaluate again to mend it") from error

@@ -44,7 +44,7 @@ class ServersFile:
         try:
             with reading(self._path):
                 return serving_from_json(self._path.read_text(encoding="utf-8"))
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             raise UserError(
                 f"{self._path}: cannot be read ({error}); delete it or choose another folder with "
                 "--output"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import isnan
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from specforge_dstill.evaluation.plots import plot_acceptance
 from specforge_dstill.evaluation.replay import Walk
 from specforge_dstill.evaluation.report import Report, Score, report_from_json, teacher_of
+from specforge_dstill.evaluation.serving import ServingReport
 
 
 def score(drafter: str, steps: int, easy: tuple[int, ...], hard: tuple[int, ...]) -> Score:
@@ -92,11 +94,34 @@ def test_a_data_set_without_rounds() -> None:
     report = Report(4, (Score("d", 1, {"empty": [Walk("e1", ())]}),))
     assert json.loads(report.to_json())["scores"][0]["average"] is None
     assert report.text().splitlines()[2].split() == ["d", "1", "–", "–", "–"]
+    (found,) = json.loads(report.to_json())["scores"]
+    assert found["by_position"] == found["data_sets"]["empty"]["by_position"] == [None] * 3
+
+
+def test_a_data_set_without_rounds_takes_no_part_in_the_acceptance_by_position() -> None:
+    one = Score("d", 1, {"empty": [Walk("e1", ())], "easy": [Walk("e2", (3, 1))]})
+    assert one.by_position(block_size=4) == [1, 1 / 2, 1 / 2]
+    assert isnan(one.average)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"format": 99}', "nothing"])
 def test_other_files_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"format 1|Expecting value"):
+        report_from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (ServingReport(()).to_json(), "lacks 'scores'"),
+        ('{"format": 1, "scores": [], "details": {}}', "lacks 'block_size'"),
+        ('{"format": 1, "scores": [{"drafter": "d", "steps": 1}]}', "lacks 'data_sets'"),
+        ('{"format": 1, "scores": 3}', "not iterable"),
+        ('{"format": 1, "scores": [{"drafter": "d", "steps": 1, "data_sets": []}]}', "items"),
+    ],
+)
+def test_what_a_file_lacks_is_named(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^not an evaluation's results: .*{said}"):
         report_from_json(text)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from specforge_dstill.evaluation.report import Report
 from specforge_dstill.evaluation.serving import (
     Request,
     Served,
@@ -59,6 +60,21 @@ def test_the_table() -> None:
         ["easy", "1", "8", "ngram", "2.50", "50.00", "20.0", "–"],
         ["hard", "1", "8", "idle", "–", "100.00", "2.0", "–"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (Report(4, ()).to_json(), "lacks 'served'"),
+        ('{"format": 1, "served": []}', "lacks 'details'"),
+        ('{"format": 1, "served": [{}]}', "lacks 'requests'"),
+        ('{"format": 1, "served": [{"requests": []}]}', "missing 6 required"),
+        ('{"format": 1, "served": [3]}', "not subscriptable"),
+    ],
+)
+def test_what_a_file_lacks_is_named(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^not the results of servers: .*{said}"):
+        serving_from_json(text)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"format": 9}', "nothing"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from math import exp, isnan, log
 
@@ -152,6 +153,22 @@ def test_no_blocks() -> None:
     assert isnan(none.acceptance)
     assert statistics_json(none)["mean_commit_pass"] == [None] * (B - 1)
     assert "–" in position_table(none)
+
+
+def test_blocks_whose_first_position_does_not_count_have_no_acceptance() -> None:
+    reference = ReferenceBlocks(
+        tokens=torch.tensor([[9, 5, 6, 8]]),
+        inside=torch.ones(1, 4, dtype=torch.bool),
+        scored=torch.tensor([[False, False, True, True]]),
+    )
+    found = TrajectoryStatistics.of(by_hand(), steps=2, reference=reference)
+    content = json.loads(json.dumps(statistics_json(found), allow_nan=False))
+    assert content["scored"] == [0, 1, 1]
+    assert content["agreement"] == [None, 1, 0]
+    assert content["accepted"] is content["acceptance_length"] is None
+    assert [line.split()[-1] for line in position_table(found).splitlines()[2:]] == [
+        *("–", "█" * 24, "0.0")
+    ]
 
 
 def test_the_tables_show_the_reference_only_when_there_is_one() -> None:
