@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from math import isnan
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from specforge_dstill.evaluation import stopwatch
 from specforge_dstill.evaluation.decoding import Decoded
 from specforge_dstill.evaluation.interleaved import (
     WARM_UP_RUNS,
@@ -85,6 +87,8 @@ def test_nothing_measured() -> None:
     empty = Speed({"none": []}, 0)
     assert isnan(empty.per_token("none"))
     assert all(isnan(share) for share in empty.shares().values())
+    row = speed_table(empty, []).splitlines()[2].split()
+    assert row == ["plain", *["–"] * 9, "0", "B"], "no nan in a table"
 
 
 def test_every_way_answers_every_prompt_with_the_same_seed() -> None:
@@ -129,10 +133,12 @@ def test_the_peak_is_that_since_the_last_reset() -> None:
     assert peak.bytes() < before + 50e6
 
 
-def test_laps_add_up_by_phase() -> None:
+def test_laps_add_up_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 100.5, 102.5, 106.5, 107.5])
+    monkeypatch.setattr(stopwatch, "time", SimpleNamespace(perf_counter=clock.__next__))
     watch = Stopwatch(torch.device("cpu"))
     for phase in ("prefill", "draft", "verify", "draft"):
         watch.lap(phase)
     spent = watch.seconds()
-    assert spent.other == 0
-    assert min(spent.prefill, spent.draft, spent.verify) > 0
+    assert spent == Seconds(prefill=0.5, draft=2 + 1, verify=4, other=0)
+    assert spent.total == 7.5
