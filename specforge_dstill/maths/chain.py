@@ -39,6 +39,8 @@ class Chain:
     ) -> Tensor:
         """Correct the masked positions' logits, each by the token before it.
 
+        Beside the logits up to ``2 n V`` numbers are alive, a position of all blocks at a time.
+
         Args:
             logits: [R, V], corrected in place.
             states: [n, B, H].
@@ -57,7 +59,8 @@ class Chain:
             rows = row_of[here, position]
             # For all blocks: a product's last digits depend on how many rows it has, and what one
             # block has committed must not show in another.
-            corrected = logits[rows].add_((latents @ self.weight.T)[here])
+            correction = (latents @ self.weight.T)[here]
+            corrected = logits[rows].add_(correction)
             logits[rows] = corrected
             filled[here, position] = pick(corrected, rows)
         return filled[masked]

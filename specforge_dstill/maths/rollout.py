@@ -72,7 +72,8 @@ def rollout(
     equally confident positions the lower one wins, on every device. The LM head
     runs over masked rows only, as many blocks at a time as have ``rows_per_tile`` of them (or one
     block): the logits alive at once are ``max(rows_per_tile, B - 1) * V``, and a copy of those of
-    them that are recorded.
+    them that are recorded. A chain adds ``2 n V`` for the n blocks of a tile: when one position
+    of each is open, as many as ``2 rows_per_tile * V``.
 
     Args:
         anchor_ids: [N] int64, the token at position 0 of each block.
@@ -99,23 +100,18 @@ def rollout(
         states = hidden(blocks)
         uniform = _uniform(blocks, rule=rule, generator=generator)
         for tile in _tiles(len(blocks), at_once=rows_per_tile // open_positions):
-            logits = head(states[tile][masked[tile]]).float()
-            draws = None if uniform is None else uniform[tile][masked[tile]]
+            here = masked[tile]
+            logits = head(states[tile][here]).float()
+            draws = None if uniform is None else uniform[tile][here]
             filled = None
             if chain is not None:
                 pick = partial(_pick, draws=draws, rule=rule)
-                filled = chain.fill(logits, states[tile], blocks[tile], masked[tile], pick=pick)
-            normaliser = log_normaliser(logits)
-            logits[:, rule.mask_token_id] = -torch.inf
-            best, tokens = (column.squeeze(1) for column in largest(logits, 1))
-            if filled is not None:
-                tokens = filled
-            elif draws is not None:
-                tokens = _sample(logits, draws, rule=rule)
-            chosen = _most_confident(best - normaliser.squeeze(1), masked[tile], count=count)
-            recorder.record(t, tile, logits, normaliser, masked[tile], chosen)
+                filled = chain.fill(logits, states[tile], blocks[tile], here, pick=pick)
+            tokens, confidence, normaliser = _predict(logits, filled, draws=draws, rule=rule)
+            chosen = _most_confident(confidence, here, count=count)
+            recorder.record(t, tile, logits, normaliser, here, chosen)
             # Row order of a boolean index is the order in which the rows were picked.
-            blocks[tile][chosen] = tokens[chosen[masked[tile]]]
+            blocks[tile][chosen] = tokens[chosen[here]]
             commit_pass[tile][chosen] = t
         masked = masked & (commit_pass == 0)
         open_positions -= count
@@ -141,6 +137,26 @@ def _uniform(
         blocks.shape, dtype=torch.float64, generator=generator, device=blocks.device
     )
     return draw
+
+
+def _predict(
+    logits: Tensor, filled: Tensor | None, *, draws: Tensor | None, rule: CommitRule
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A token for each row, its confidence and the log-normaliser: [R], [R], [R, 1].
+
+    Args:
+        logits: [R, V]; the mask token is ruled out in them afterwards.
+        filled: [R], the tokens where a chain has picked them.
+        draws: [R], the rows' numbers; None when nothing is sampled.
+    """
+    normaliser = log_normaliser(logits)
+    logits[:, rule.mask_token_id] = -torch.inf
+    best, tokens = (column.squeeze(1) for column in largest(logits, 1))
+    if filled is not None:
+        tokens = filled
+    elif draws is not None:
+        tokens = _sample(logits, draws, rule=rule)
+    return tokens, best - normaliser.squeeze(1), normaliser
 
 
 def _pick(logits: Tensor, rows: Tensor, *, draws: Tensor | None, rule: CommitRule) -> Tensor:
