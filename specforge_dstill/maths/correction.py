@@ -25,8 +25,18 @@ class Correction:
 
 
 @dataclass(frozen=True)
-class Correcting:
-    """A correction, and its gradients as they grow tile by tile."""
+class CorrectionGradients:
+    """A correction, and its gradients as they grow tile by tile.
+
+    The gradients are those of ``sum_r row_weight_r loss_r``.
+
+    Attributes:
+        latents: [R, r], of the correction.
+        weight: [V, r], of the correction.
+        row_weights: [R], constants.
+        by_latents: [R, r], like the latents; a row's is 0 until its tile is learned from.
+        by_weight: [V, r], in the precision of the row weights: the sum over the tiles so far.
+    """
 
     latents: Tensor
     weight: Tensor
@@ -35,12 +45,14 @@ class Correcting:
     by_weight: Tensor
 
     @classmethod
-    def of(cls, latents: Tensor, weight: Tensor, row_weights: Tensor) -> Correcting:
+    def of(cls, latents: Tensor, weight: Tensor, row_weights: Tensor) -> CorrectionGradients:
+        """Of no tile yet; arguments as the attributes."""
         # Sums over many tiles are kept in the rows' precision.
         by_weight = torch.zeros_like(weight, dtype=row_weights.dtype)
         return cls(latents, weight, row_weights, torch.zeros_like(latents), by_weight)
 
     def add_to(self, logits: Tensor, tile: slice, *, sign: int = 1) -> None:
+        """Correct a tile's logits [tile, V] in place; a ``sign`` of -1 takes it back."""
         latents = self.latents[tile]
         if latents.dtype == logits.dtype == self.weight.dtype:
             logits.addmm_(latents, self.weight.T, alpha=sign)
@@ -48,7 +60,13 @@ class Correcting:
             logits.add_(latents.to(self.weight.dtype) @ self.weight.T, alpha=sign)
 
     def learn(self, slope: Tensor, tile: slice) -> None:
-        """Add what a tile's gradient with respect to its logits says."""
+        """Add a tile's gradients.
+
+        Args:
+            slope: [tile, V], the gradient of each row's loss with respect to its logits, not yet
+                weighted.
+            tile: its rows, once each.
+        """
         weights = self.row_weights[tile, None]
         slope = slope.to(self.weight.dtype)
         self.by_latents[tile] = (slope @ self.weight) * weights

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specforge_dstill.maths.correction import Correcting, Correction
+from specforge_dstill.maths.correction import Correction, CorrectionGradients
 from specforge_dstill.maths.distillation_loss import Retained, row_loss
 from specforge_dstill.maths.frozen_head import FrozenHead
 from specforge_dstill.maths.logits import largest
@@ -82,7 +82,8 @@ def linear_loss(
         correction: of the logits, after a head's soft-capping.
         target: the target's distributions; None where nothing is learned from them.
         rows_per_tile: bounds the memory of the logits, twice ``rows_per_tile * V`` floats (three
-            times with the target's), and half as much again when the head is in half precision.
+            times with the target's); and half a ``rows_per_tile * V`` more, for one rounded
+            copy at a time, when head or correction are in half precision.
 
     Products are formed in the head's precision; autocast does not reach in here.
 
@@ -161,9 +162,9 @@ class _TiledLoss(torch.autograd.Function):
         nll, kl, l1 = hidden.new_zeros(3, rows, dtype=weights.dtype)
         predicted = torch.zeros(rows, dtype=torch.int64, device=hidden.device)
         gradient = torch.zeros_like(hidden)
-        correcting = None
+        correction = None
         if latents is not None and weight is not None:
-            correcting = Correcting.of(latents, weight, weights)
+            correction = CorrectionGradients.of(latents, weight, weights)
         # The same tiles serve all rows: to allocate them anew costs a CPU as much as to fill them.
         tiles = 2 if terms.target is None else 3
         size = (tiles, min(rows, rows_per_tile), len(head.weight))
@@ -172,21 +173,21 @@ class _TiledLoss(torch.autograd.Function):
             tile = slice(start, start + rows_per_tile)
             count = len(hidden[tile])
             logits = head.logits(hidden[tile], out=products[:count])
-            if correcting is not None:
-                correcting.add_to(logits, tile)
+            if correction is not None:
+                correction.add_to(logits, tile)
             nll[tile], kl[tile], l1[tile], slope = terms.evaluate(
                 tile, logits, slopes[:count], more[0][:count] if more else None
             )
             predicted[tile] = _predicted(logits, terms.mask_token_id)
             if any(ctx.needs_input_grad):
-                if correcting is not None:
-                    correcting.learn(slope, tile)
+                if correction is not None:
+                    correction.learn(slope, tile)
                     if head.softcap is not None:
-                        correcting.add_to(logits, tile, sign=-1)
+                        correction.add_to(logits, tile, sign=-1)
                 gradient[tile] = head.backward(slope, logits) * weights[tile, None]
         by_latents = by_weight = None
-        if correcting is not None:
-            by_latents, by_weight = correcting.by_latents, correcting.by_weight
+        if correction is not None:
+            by_latents, by_weight = correction.by_latents, correction.by_weight
         ctx.save_for_backward(gradient, by_latents, by_weight)
         ctx.mark_non_differentiable(nll, kl, predicted, l1)
         return terms.numerator(nll, kl, l1), nll, kl, predicted, l1
