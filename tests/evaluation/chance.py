@@ -1,4 +1,4 @@
-"""A tiny world in which every continuation's probability is known, and the chi-square test.
+"""A tiny world in which every continuation's probability is known.
 
 Shapes: N answers at once, VOCAB tokens; an answer has LENGTH tokens, a draft DRAFTED.
 """
@@ -111,21 +111,6 @@ def cells(answers: Tensor) -> Tensor:
     """Counts [VOCAB ** LENGTH] of answers [N, LENGTH]."""
     place = torch.tensor([VOCAB**i for i in reversed(range(LENGTH))])
     return torch.bincount((answers * place).sum(1), minlength=VOCAB**LENGTH)
-
-
-def chi_square(observed: Tensor, probabilities: Tensor) -> float:
-    """The p-value of counts [C] under probabilities [C]; cells that expect < 5 are one cell."""
-    expected = probabilities * observed.sum()
-    small = expected < 5
-    counts, wanted = (
-        torch.cat([column[~small], column[small].sum()[None]])
-        for column in (observed.double(), expected)
-    )
-    if (counts[wanted == 0] > 0).any():
-        return 0.0
-    kept = wanted > 0
-    statistic = ((counts - wanted)[kept] ** 2 / wanted[kept]).sum()
-    return float(torch.special.gammaincc((kept.sum() - 1) / 2, statistic / 2))
 
 
 # The same world behind the protocols of real decoding; the prompt, one token, does not count.

@@ -21,6 +21,7 @@ from specforge_dstill.maths.verification import (
     accept_by_comparison,
     accept_by_rejection,
 )
+from tests.chance import chi_square
 from tests.evaluation.chance import (
     LENGTH,
     PROMPT,
@@ -30,7 +31,6 @@ from tests.evaluation.chance import (
     TableTarget,
     as_tensor,
     cells,
-    chi_square,
     decode_many,
 )
 

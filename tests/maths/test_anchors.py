@@ -8,12 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specforge_dstill.maths.anchors import draw_anchors, spread_anchors, valid_anchors
+from tests.maths.generators import seeded
 
 MASKS = st.lists(st.integers(0, 1), max_size=30)
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_an_anchor_and_its_successor_are_both_scored() -> None:

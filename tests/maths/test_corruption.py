@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 from specforge_dstill.maths.blocks import ReferenceBlocks, reference_blocks
 from specforge_dstill.maths.corruption import corrupt, draw_reveal
 from specforge_dstill.maths.reveal_schedule import reveal_levels
+from tests.maths.generators import seeded
 
 MASK = 99
 ALMOST_ONE = 1 - 2**-24
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def blocks_within(count: int, block_size: int, *, length: int | None = None) -> ReferenceBlocks:

@@ -10,14 +10,11 @@ from torch import Tensor
 
 from specforge_dstill.maths.drawing import draw, draw_at
 from specforge_dstill.maths.logits import GROUP_SIZE
-from tests.evaluation.chance import chi_square
+from tests.chance import chi_square
+from tests.maths.generators import seeded
 
 # Within a group, whole groups, and ids left over behind them.
 SIZES = [1, 5, GROUP_SIZE, GROUP_SIZE + 1, 3 * GROUP_SIZE, 1000]
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def some_weights(rows: int, size: int, *, seed: int) -> Tensor:

@@ -16,14 +16,11 @@ from specforge_dstill.maths.chain import Chain
 from specforge_dstill.maths.reveal_schedule import commit_counts
 from specforge_dstill.maths.rollout import CommitRule, rollout
 from specforge_dstill.maths.trajectory import Trajectory, masked_at, state_at
+from tests.maths.generators import seeded
 
 # Log-probabilities are float32; the loops below work in float64. A handful of roundings of 6e-8
 # on logits of size 10.
 CLOSE = 1e-5
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @dataclass

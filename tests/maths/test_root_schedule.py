@@ -11,10 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specforge_dstill.maths.root_schedule import RootSchedule, draw_states
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.maths.generators import seeded
 
 
 def test_the_curve_by_hand() -> None:
