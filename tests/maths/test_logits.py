@@ -1,6 +1,8 @@
-"""The fast passes over logits against torch's own."""
+"""The fast passes over logits: by hand, and against torch's own."""
 
 from __future__ import annotations
+
+from math import log
 
 import pytest
 import torch
@@ -60,11 +62,45 @@ def test_the_largest_are_those_of_topk(rows: int, vocabulary: int, count: int, s
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_largest_among_equals_and_what_is_ruled_out(count: int) -> None:
     logits = torch.full((2, 5 * GROUP_SIZE), -torch.inf)
-    logits[:, [3, GROUP_SIZE, GROUP_SIZE + 1, 4 * GROUP_SIZE + 7, -1]] = 1.0
+    equal = [3, GROUP_SIZE, GROUP_SIZE + 1, 4 * GROUP_SIZE + 7, 5 * GROUP_SIZE - 1]
+    logits[:, equal] = 1.0
     values, ids = largest(logits, count)
     assert (values == 1).all()
-    assert torch.equal(logits.gather(1, ids), values)
-    assert all(len(set(row)) == count for row in ids.tolist())
+    assert ids.tolist() == [equal[:count]] * 2, "the lower ids first"
+
+
+def test_by_hand() -> None:
+    """Probabilities 1/2, 1/4, 1/8, 1/8, times 8: the normaliser is log 8."""
+    logits = torch.tensor([[2.0, 4.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]).log()
+    values, ids = largest(logits, 3)
+    assert ids.tolist() == [[1, 0, 2], [0, 1, 2]]
+    assert values.exp().tolist() == [pytest.approx([4, 2, 1]), pytest.approx([1, 1, 1])]
+    probabilities, normaliser = softmax(logits)
+    expected = [[1 / 4, 1 / 2, 1 / 8, 1 / 8], [1 / 4] * 4]
+    assert probabilities.tolist() == [pytest.approx(row) for row in expected]
+    assert normaliser.squeeze(1).tolist() == pytest.approx([log(8), log(4)])
+    assert log_normaliser(logits).squeeze(1).tolist() == pytest.approx([log(8), log(4)])
+
+
+def test_by_hand_across_groups_and_ids_left_over() -> None:
+    logits = torch.zeros(1, 3 * GROUP_SIZE + 5)
+    places = [2 * GROUP_SIZE + 9, 3 * GROUP_SIZE + 4, 5, 2 * GROUP_SIZE]
+    logits[0, places] = torch.tensor([7.0, 6.0, 5.0, 5.0])
+    values, ids = largest(logits, 2)
+    assert (values.tolist(), ids.tolist()) == ([[7, 6]], [places[:2]])
+    # Of the two fives the one in the first group, though the other's group was needed, too.
+    assert largest(logits, 3)[1].tolist() == [places[:3]]
+    assert largest(logits, 4)[1].tolist() == [places]
+
+
+@pytest.mark.parametrize("vocabulary", [4, 3 * GROUP_SIZE + 1])
+def test_no_row(vocabulary: int) -> None:
+    none = torch.zeros(0, vocabulary)
+    probabilities, normaliser = softmax(none)
+    assert (probabilities.shape, normaliser.shape) == ((0, vocabulary), (0, 1))
+    assert largest(none, 2)[1].shape == (0, 2)
+    out = torch.empty_like(none)
+    assert softmax(none, out=out)[0].shape == out.shape
 
 
 @given(st.integers(1, 3), st.sampled_from([1.0, 40.0]), st.integers(0, 10_000))

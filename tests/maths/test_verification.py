@@ -8,16 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specforge_dstill.maths.drawing import draw
+from specforge_dstill.maths.drawing import draw, draw_at
 from specforge_dstill.maths.verification import (
     accept_by_comparison,
     accept_by_rejection,
     check_rejection,
 )
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.maths.generators import seeded
 
 
 def distributions(*shape: int, seed: int, sharpness: float = 1.5) -> Tensor:
@@ -124,14 +121,19 @@ def test_nothing_of_probability_zero_comes_out() -> None:
 
 
 def test_against_the_loop() -> None:
-    """The same uniform numbers, one block and one position at a time."""
+    """The same uniform numbers, one block and one position at a time.
+
+    Of the same generator: a number for each position, then one for each block's next token.
+    """
     p, q = distributions(300, 5, 6, seed=8), distributions(300, 4, 6, seed=9)
     proposals = draw(q.flatten(0, 1), generator=seeded(1)).unflatten(0, (300, 4))
     found = accept_by_rejection(
         proposals, draft_probabilities=q, target_probabilities=p, generator=seeded(2)
     )
-    uniform = torch.rand(300, 4, generator=seeded(2), dtype=torch.float64)
-    expected = []
+    generator = seeded(2)
+    uniform = torch.rand(300, 4, generator=generator, dtype=torch.float64)
+    last = torch.rand(300, generator=generator, dtype=torch.float64)
+    expected, following = [], []
     for block in range(300):
         length = 0
         while length < 4:
@@ -140,7 +142,13 @@ def test_against_the_loop() -> None:
                 break
             length += 1
         expected.append(length)
+        left = p[block, length]
+        if length < 4:
+            left = (left - q[block, length]).clamp_min(0)
+        following.append(int(draw_at(left[None], last[block : block + 1])))
+    assert set(expected) == {0, 1, 2, 3, 4}, "every case is there, the bonus token, too"
     assert found.lengths.tolist() == expected
+    assert found.next_tokens.tolist() == following
 
 
 def test_the_next_token_is_drawn_from_the_target() -> None:
