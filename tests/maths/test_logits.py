@@ -83,8 +83,8 @@ def test_by_hand() -> None:
 
 
 def test_by_hand_across_groups_and_ids_left_over() -> None:
-    logits = torch.zeros(1, 3 * GROUP_SIZE + 5)
-    places = [2 * GROUP_SIZE + 9, 3 * GROUP_SIZE + 4, 5, 2 * GROUP_SIZE]
+    logits = torch.zeros(1, 5 * GROUP_SIZE + 5)
+    places = [2 * GROUP_SIZE + 9, 5 * GROUP_SIZE + 4, 5, 2 * GROUP_SIZE]
     logits[0, places] = torch.tensor([7.0, 6.0, 5.0, 5.0])
     values, ids = largest(logits, 2)
     assert (values.tolist(), ids.tolist()) == ([[7, 6]], [places[:2]])
