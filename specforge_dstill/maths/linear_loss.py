@@ -29,10 +29,17 @@ class TargetRows:
     Attributes:
         states: [R, H], what the head makes the target's own logits of.
         share: of the L1 distance between draft and target in the loss.
+        counts: [R] float32, 1 where the target's rows are of the draft's own context and 0
+            elsewhere, where nothing is learned from them; None for everywhere.
     """
 
     states: Tensor
     share: float = 0.0
+    counts: Tensor | None = None
+
+    def counted(self, rows: Tensor) -> Tensor:
+        """Rows [R], 0 where they do not count."""
+        return rows if self.counts is None else self.counts * rows
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,9 @@ class LinearLoss:
     """What :func:`linear_loss` returns.
 
     Attributes:
-        numerator: scalar, ``sum_r weight_r (scale ((1-alpha) nll_r + alpha kl_r) + share l1_r)``,
-            differentiable with respect to the hidden rows and to what corrects their logits.
+        numerator: scalar, ``sum_r weight_r (scale ((1-alpha) nll_r + alpha kl_r) + share counts_r
+            l1_r)``, differentiable with respect to the hidden rows and to what corrects their
+            logits.
         nll, kl: [R] float32, detached.
         predicted: [R] int64, the most probable legal token of each row.
         l1: [R], detached; zeros where the target's rows are not known.
@@ -136,13 +144,14 @@ class _Terms:
             own = self.head.logits(
                 self.target.states[tile].to(self.head.weight.dtype), out=target_memory
             )
-            l1 = add_distance(logits, own, loss.gradient, share=self.target.share)
+            counts = None if self.target.counts is None else self.target.counts[tile]
+            l1 = add_distance(logits, own, loss.gradient, share=self.target.share, counts=counts)
         return loss.nll, loss.kl, l1, loss.gradient
 
     def numerator(self, nll: Tensor, kl: Tensor, l1: Tensor) -> Tensor:
         total = self.scale * ((1 - self.alpha) * nll + self.alpha * kl)
         if self.target is not None:
-            total = total + self.target.share * l1
+            total = total + self.target.share * self.target.counted(l1)
         return (self.weights * total).sum()
 
 

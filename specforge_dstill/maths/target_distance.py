@@ -16,7 +16,12 @@ from specforge_dstill.maths.logits import ROWS_AT_ONCE
 
 
 def add_distance(
-    logits: Tensor, target_logits: Tensor, gradient: Tensor | None, *, share: float
+    logits: Tensor,
+    target_logits: Tensor,
+    gradient: Tensor | None,
+    *,
+    share: float,
+    counts: Tensor | None = None,
 ) -> Tensor:
     """``L1`` of each row; ``share`` times its gradient is added to ``gradient``.
 
@@ -25,6 +30,7 @@ def add_distance(
     Args:
         logits, target_logits: [R, V]; neither is changed.
         gradient: [R, V], with respect to ``logits``; None asks for none.
+        counts: [R], a factor of each row's gradient; None for 1.
 
     Returns:
         [R].
@@ -38,7 +44,10 @@ def add_distance(
         if gradient is not None and share:
             sign = difference.sign_()
             mean = (p * sign).sum(dim=1, keepdim=True)
-            gradient[rows].add_(sign.sub_(mean).mul_(p), alpha=share)
+            slope = sign.sub_(mean).mul_(p)
+            if counts is not None:
+                slope.mul_(counts[rows, None])
+            gradient[rows].add_(slope, alpha=share)
     return torch.cat(distances)
 
 

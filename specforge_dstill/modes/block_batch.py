@@ -56,6 +56,16 @@ class BlockBatch(SampleBlocks):
         """Blocks at the root, as drafting starts, that have a scored position. [b, N] bool."""
         return self.root & self.scored.any(-1)
 
+    @property
+    def in_context(self) -> Tensor:
+        """Positions before which the block is the data's own text. [b, N, B] bool.
+
+        There the target's distribution, which the cache knows in the data's context alone, is of
+        the drafter's context, too: everywhere in Stage I, up to the first mismatch in Stage II.
+        """
+        differs = (self.targets != self.reference).int()
+        return differs.cumsum(-1) - differs == 0
+
     def target_states(self, last_states: Tensor) -> Tensor:
         """Those of the target's last states that predict supervised rows: [b, S, H] -> [R, H]."""
         sample, block, position = self.supervised.nonzero(as_tuple=True)

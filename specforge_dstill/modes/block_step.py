@@ -31,6 +31,9 @@ class Shares:
         likelihood: of cross-entropy and KL together.
         l1: of the distance to the target's distribution.
         confidence: of the confidence head's cross-entropy against the acceptance that it predicts.
+
+    In Stage II both count up to a block's first mismatch with the data: after it the target's
+    distribution, known in the data's context alone, is not that of the block.
     """
 
     likelihood: float = 1.0
@@ -44,15 +47,18 @@ class BlockLoss(LinearLoss):
 
     Attributes:
         confidence: [R], the confidence head's cross-entropy, detached; None without that head.
-        learns_target: whether the target's distributions count.
+        counts: [R], see :class:`TargetRows`; None where nothing is learned from the target.
     """
 
     confidence: Tensor | None
-    learns_target: bool
+    counts: Tensor | None
 
     def target_metrics(self, weights: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """Weighted sums and their weights, [R], of what is learned from the target: for the log."""
-        terms = {"l1": self.l1 if self.learns_target else None, "confidence": self.confidence}
+        if self.counts is None:
+            return {}
+        weights = weights * self.counts
+        terms = {"l1": self.l1, "confidence": self.confidence}
         return {
             name: ((weights * term).sum(), weights.sum())
             for name, term in terms.items()
@@ -109,7 +115,8 @@ class BlockStep:
         target = None
         if self.learns_target:
             own = blocks.target_states(features[LAST].to(head.weight))
-            target = TargetRows(own, share=self.shares.l1)
+            counts = blocks.in_context[rows].to(blocks.weights.dtype)
+            target = TargetRows(own, share=self.shares.l1, counts=counts)
         has_teacher = blocks.top_ids.shape[-1] > 0
         loss = linear_loss(
             found.states[rows],
@@ -124,7 +131,7 @@ class BlockStep:
             target=target,
             rows_per_tile=self.options.rows_per_tile,
         )
-        return blocks, self._with_confidence(loss, found, blocks)
+        return blocks, self._with_confidence(loss, found, blocks, target)
 
     def _run(self, blocks: BlockBatch, hidden_states: Tensor) -> HeadedStates:
         if not self.drafter.has_heads:
@@ -136,18 +143,20 @@ class BlockStep:
         return found
 
     def _with_confidence(
-        self, loss: LinearLoss, found: HeadedStates, blocks: BlockBatch
+        self, loss: LinearLoss, found: HeadedStates, blocks: BlockBatch, target: TargetRows | None
     ) -> BlockLoss:
         """Add the confidence head's part; even at a share of 0, so that all weights take part."""
         terms = {part.name: getattr(loss, part.name) for part in fields(LinearLoss)}
+        counts = None if target is None else target.counts
         if found.confidence is None:
-            return BlockLoss(**terms, confidence=None, learns_target=self.learns_target)
+            return BlockLoss(**terms, confidence=None, counts=counts)
+        assert target is not None, "a confidence head learns from the target"
         entropy = nn.functional.binary_cross_entropy_with_logits(
             found.confidence[blocks.supervised[..., 1:]], acceptance(loss.l1), reduction="none"
         )
-        weighted = (blocks.weights[blocks.supervised] * entropy).sum()
+        weighted = (blocks.weights[blocks.supervised] * target.counted(entropy)).sum()
         terms["numerator"] = loss.numerator + self.shares.confidence * weighted
-        return BlockLoss(**terms, confidence=entropy.detach(), learns_target=True)
+        return BlockLoss(**terms, confidence=entropy.detach(), counts=counts)
 
 
 def _correction(found: HeadedStates, rows: Tensor) -> Correction | None:

@@ -52,6 +52,16 @@ def test_against_the_loop(rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", ROWS)
+def test_rows_that_do_not_count_have_no_gradient(rows: int) -> None:
+    logits, target = drawn(rows, seed=1), drawn(rows, seed=2)
+    counts = (torch.rand(rows, generator=seeded(4)) < 0.5).double()
+    every, some = torch.zeros(2, rows, VOCABULARY, dtype=torch.float64)
+    found = add_distance(logits, target, every, share=0.3)
+    assert torch.equal(add_distance(logits, target, some, share=0.3, counts=counts), found)
+    torch.testing.assert_close(some, counts[:, None] * every, rtol=EXACT, atol=EXACT)
+
+
+@pytest.mark.parametrize("rows", ROWS)
 def test_without_a_share_or_a_gradient_the_distance_is_the_same(rows: int) -> None:
     logits, target, gradient = drawn(rows, seed=1), drawn(rows, seed=2), drawn(rows, seed=3)
     before = gradient.clone()

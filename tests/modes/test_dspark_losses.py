@@ -17,7 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from specforge_dstill.data.feature_files import HIDDEN, LAST
 from specforge_dstill.maths.distillation_loss import Retained, row_loss
 from specforge_dstill.maths.teacher_loss import position_log_weights
-from specforge_dstill.modes.block_batch import SampleBlocks
+from specforge_dstill.modes.block_batch import SampleBlocks, stack_blocks
 from specforge_dstill.modes.block_step import BlockStep, Shares
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.modes.student import StudentDraw
@@ -118,7 +118,9 @@ def eager(
         l1 = (row.softmax(-1) - q).abs().sum()
         accepted = (1 - l1.detach() / 2).clamp(0, 1)
         sure = binary_cross_entropy_with_logits(confidence[block, position - 1], accepted)
-        part = SHARES.likelihood * loss + SHARES.l1 * l1 + SHARES.confidence * sure
+        # After a mismatch the cache's distribution is of another context than the block's.
+        same = torch.equal(drawn.targets[block, :position], drawn.reference[block, :position])
+        part = SHARES.likelihood * loss + same * (SHARES.l1 * l1 + SHARES.confidence * sure)
         total = total + drawn.weights[block, position] * part
     return total
 
@@ -148,6 +150,17 @@ def test_losses_of_partly_masked_blocks(head: str, blocks_of: Any, alpha: float)
     expected = eager(drafter, drawn, sample, alpha=alpha)
     torch.testing.assert_close(loss.numerator, expected, **CLOSE)
     assert_same_gradients(gradients(loss.numerator, drafter), gradients(expected, drafter))
+
+
+def test_the_students_blocks_leave_the_data() -> None:
+    """So that the test above has rows of both kinds: in the data's context and out of it."""
+    sample = make_sample(30, seed=2)
+    drawn = student_blocks(make_drafter(head=tiny.HEADS[0]), sample)
+    blocks = stack_blocks([drawn], mask_token_id=tiny.MASK_ID, device=torch.device("cpu"))
+    inside = blocks.in_context[blocks.supervised]
+    assert inside.any()
+    assert not inside.all()
+    assert blocks.in_context[..., 1].all(), "before the first position there is the anchor alone"
 
 
 def test_the_position_without_a_slot_is_always_to_be_predicted() -> None:
