@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from specforge.modeling.auto import AutoDraftModel
 from specforge.modeling.draft.dflash import DFlashDraftModel, build_target_layer_ids
 from torch import nn
 
-from specforge_dstill.data.draft_config import resolve_draft
+from specforge_dstill.data.draft_config import backbone_of, resolve_draft
 from specforge_dstill.export.draft_facts import DraftFacts
 from specforge_dstill.mode_names import DSTILL_MODES
 from specforge_dstill.modes.checks import check_options
@@ -29,6 +30,10 @@ PAPER: dict[str, tuple[int, list[int]]] = {
     "nemotron-3.5-30b-a3b": (481, [1, 11, 20, 30, 39, 49]),
 }
 QWEN = ["qwen3-4b", "qwen3-8b"]
+#: Table 11's, of a target that the paper does not name.
+DSPARK = "gpt-oss-120b-dspark"
+#: Where the paper names a number of epochs: of Stage I, and of DFlash's first column in Table 5.
+EPOCHS = {"dstill_teacher": "gpt-oss-120b", "dflash": "gemma-4-31b"}
 
 
 @pytest.fixture(autouse=True)
@@ -41,10 +46,16 @@ def draft_config_of(name: str) -> Any:
     return resolve_draft(load_run(f"configs/{name}/dstill.yaml", (), "dflash").config)
 
 
+def baseline_of(name: str) -> str:
+    return "dspark" if name == DSPARK else "dflash"
+
+
 def draft_of(name: str) -> DFlashDraftModel:
     """Of shapes alone."""
     with torch.device("meta"):
-        return DFlashDraftModel(draft_config_of(name))
+        draft = AutoDraftModel.from_config(draft_config_of(name))
+    assert isinstance(draft, DFlashDraftModel)  # DSpark's, too
+    return draft
 
 
 def parameters_of(name: str) -> int:
@@ -52,15 +63,17 @@ def parameters_of(name: str) -> int:
 
 
 def test_every_target_of_the_paper_has_its_folder() -> None:
-    assert sorted([*PAPER, *QWEN]) == NAMES
+    assert sorted([*PAPER, *QWEN, DSPARK]) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("mode", [*DSTILL_MODES, "dflash"])
+@pytest.mark.parametrize("mode", [*DSTILL_MODES, "baseline"])
 def test_every_stage_of_a_run_file_resolves(name: str, mode: str) -> None:
+    mode = baseline_of(name) if mode == "baseline" else mode
     run = load_run(f"configs/{name}/dstill.yaml", (), mode)
     draft = resolve_draft(run.config)
-    if mode != "dflash":
+    assert backbone_of(draft) == baseline_of(name)
+    if mode in DSTILL_MODES:
         check_options(run.config, run.options, mode=mode, draft_config=draft)
     if mode in ("dstill_collect", "dstill_student"):
         assert run.config.model.draft_checkpoint_path == (
@@ -80,8 +93,30 @@ def test_the_settings_are_the_papers(name: str) -> None:
         training = run.config.training
         assert (training.warmup_ratio, training.max_grad_norm) == (0.03, 1.0)
         assert training.num_epochs == epochs
-    if name in PAPER:
+    if name not in QWEN:
         assert student.config.data.max_length == 24576
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("mode", EPOCHS)
+def test_epochs_are_called_the_papers_where_it_names_them(name: str, mode: str) -> None:
+    """Elsewhere they are a choice, though the same one."""
+    mode = baseline_of(name) if mode == "dflash" else mode
+    text = (ROOT / "configs" / name / "dstill.yaml").read_text(encoding="utf-8")
+    (mark,) = re.findall(rf"^  {mode}:.*\n(?:    #.*\n)*    training: .*}} +# ([PC])\b", text, re.M)
+    assert (mark == "P") == (EPOCHS.get(mode) == name)
+
+
+def test_the_dspark_drafter_is_the_dflash_one_with_its_heads() -> None:
+    """Table 11 sets distillation against none, of one drafter; its heads the paper leaves open."""
+    config, plain = (draft_config_of(name).to_dict() for name in (DSPARK, "gpt-oss-120b"))
+    heads = set(config["dflash_config"]) - set(plain["dflash_config"])
+    assert heads >= {"markov_rank", "markov_head_type", "enable_confidence_head"}
+    assert {key for key in plain if config[key] != plain[key]} == {"architectures", "dflash_config"}
+    # W1 and W2 of rank 256, and the confidence head over state and embedding.
+    added = parameters_of(DSPARK) - parameters_of("gpt-oss-120b")
+    assert added == 2 * 201088 * 256 + 2880 + 256 + 1
+    assert DraftFacts.of(draft_config_of(DSPARK)).drafted == 16
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -90,7 +90,7 @@ def told() -> dict[str, str]:
     found |= {f"{name} --help": parser_of(name).format_help() for name in VERBS}
     found |= {
         str(path.relative_to(ROOT)): path.read_text()
-        for path in sorted(ROOT.glob("examples/**/*"))
+        for path in sorted([*ROOT.glob("examples/**/*"), *ROOT.glob("configs/**/*")])
         if path.suffix in (".py", ".yaml", ".sh", ".slurm")
     }
     found["train --help"] = build_parser().format_help()

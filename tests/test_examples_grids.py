@@ -12,7 +12,8 @@ from specforge_dstill.ablations.grid import read_grid
 from specforge_dstill.ablations.job import Job
 from specforge_dstill.ablations.jobs import jobs_of
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
 #: All of the paper's comparisons, and the ablation of K.
 ROWS = {
     *("dflash", "dflash-more", "teacher", "student", "student-root", "student-ce", "student-kd"),
@@ -64,3 +65,22 @@ def test_the_demos_dspark_grid_sets_like_against_like(
     first, teacher = jobs["seed-0/dspark"].settings, jobs["seed-0/teacher"].settings
     differing = {name for name in first if first[name] != teacher[name]}
     assert differing == {"training.strategy", "output_dir", "run_id"}
+
+
+def test_table_6_at_the_papers_size_differs_in_the_root_schedule_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    grid = read_grid(Path("configs/gemma-4-26b-a4b/ablations.yaml"))
+    jobs = {job.name.partition("/")[2]: job for job in jobs_of(grid)}
+    cosine, root = jobs["student"].settings, jobs["student-root"].settings
+    differing = {name for name in cosine if cosine[name] != root[name]}
+    roots = {"dstill.student.p_root_start", "dstill.student.p_root_end"}
+    assert differing == {*roots, "output_dir", "run_id"}
+    assert {root[name] for name in roots} == {1}
+    assert cosine["training.num_epochs"] == 16
+    eighth = {settings["data.hidden_states_path"] for settings in (cosine, root)}
+    eighth |= {job.settings.get("data.hidden_states_path") for job in jobs.values()} - {None}
+    assert eighth == {"cache/gemma-4-26b-a4b-eighth"}
+    text = Path("configs/gemma-4-26b-a4b/ablations.yaml").read_text(encoding="utf-8")
+    assert f"--limit {-(-1_420_909 // 8)} " in text
