@@ -12,4 +12,4 @@ latest=output/$NAME/$run-latest
 if [ -e "$latest" ]; then  # stopped before: go on
     set -- "training.resume_from=$latest" "$@"
 fi
-ranks -m specforge.train --config "$CONFIG" --mode "$mode" "$@"
+ranks -m specforge.train --config "$CONFIG" "model.target_model_path=$TARGET" --mode "$mode" "$@"
