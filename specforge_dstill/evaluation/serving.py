@@ -1,7 +1,8 @@
 """What was measured against servers: a file beside results.json, from which S is formed.
 
 A server with a drafter and the same server without one answer the same prompts, at the same
-temperature and with as many requests at a time.
+temperature and with as many requests at a time. Of a prompt of several turns (MT-Bench) only the
+first is the same request on both: the next ones follow each server's own answers.
 """
 
 from __future__ import annotations

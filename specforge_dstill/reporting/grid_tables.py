@@ -45,7 +45,11 @@ def single_request_table(grids: Sequence[SpeedGrid]) -> Iterator[Table]:
             ("Target", "Engine", "Reasoning", "Method", *header),
             tuple(rows),
             4,
-            (_ABOUT, "Average: unweighted over benchmarks, of those that have all of them."),
+            (
+                _ABOUT,
+                "Average: unweighted over benchmarks, of those that have all of them.",
+                "Without the paper's number of parameters, which servers do not tell.",
+            ),
         )
 
 

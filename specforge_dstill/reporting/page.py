@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from specforge_dstill.evaluation.intervals import DRAWS
+from specforge_dstill.reporting.acceptance import Acceptance, loads
 from specforge_dstill.reporting.acceptance_figures import position_picture, tau_picture
 from specforge_dstill.reporting.comparison_tables import PAPERS, SideBySide, comparison_table
 from specforge_dstill.reporting.curve_figures import curve_pictures
@@ -40,15 +41,12 @@ def make_page(
         about_curves: which trainings they are of, said under each.
     """
     folders = [found.name for found in results]
-    settings = settings_of(
-        (run, report) for run, found in enumerate(results) for report in found.reports
-    )
-    quantities = [Quantities(setting) for setting in settings]
-    served = serving_grids({n: r.serving for n, r in enumerate(results) if r.serving is not None})
+    quantities, served = _measured(results)
+    settings = [one.setting for one in quantities]
     grids = [*decoded_grids(quantities), *served]
     tables = [*table_1(quantities), *single_request_table(served)]
     tables += [*grid_tables(grids), *table_4(quantities)]
-    for one in quantities:
+    for one in _acceptances(quantities, served):
         if reference is not None:
             tables += variant_table(one, reference)
         for comparison in (*PAPERS, *comparisons):
@@ -73,6 +71,23 @@ def make_page(
             *curve_pictures(curves, colours, about=about_curves),
         ),
     )
+
+
+def acceptances(results: Sequence[Results]) -> list[Acceptance]:
+    """Where drafters can be set side by side: of each setting, then at each load of servers."""
+    return _acceptances(*_measured(results))
+
+
+def _acceptances(quantities: Sequence[Quantities], served: Sequence[SpeedGrid]) -> list[Acceptance]:
+    return [*quantities, *loads(served)]
+
+
+def _measured(results: Sequence[Results]) -> tuple[list[Quantities], list[SpeedGrid]]:
+    """Of our own evaluations by setting, and of servers."""
+    numbered = list(enumerate(results))
+    settings = settings_of((run, report) for run, found in numbered for report in found.reports)
+    served = serving_grids({run: r.serving for run, r in numbered if r.serving is not None})
+    return [Quantities(setting) for setting in settings], served
 
 
 def _pictures(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,20 @@ class Quantities:
     """The quantities of one setting, all over the same resamples of its prompts."""
 
     setting: Setting
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """The setting's."""
+        return self.setting.methods
+
+    @property
+    def suffix(self) -> str:
+        """What the titles of its tables end with."""
+        return self.setting.suffix
+
+    def shared(self, methods: Sequence[Method]) -> tuple[str, ...]:
+        """The data sets, which all of a setting's methods have; none for one that it has not."""
+        return self.setting.data_sets if {*methods} <= {*self.methods} else ()
 
     @cached_property
     def _prompts(self) -> dict[str, PromptResamples]:

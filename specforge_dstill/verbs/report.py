@@ -8,21 +8,24 @@ from pathlib import Path
 
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import make_folder, write_atomically
+from specforge_dstill.reporting.acceptance import Acceptance
 from specforge_dstill.reporting.comparison_tables import SideBySide
 from specforge_dstill.reporting.curves import read_curves
 from specforge_dstill.reporting.folders import read_folders
 from specforge_dstill.reporting.html import html
 from specforge_dstill.reporting.markdown import markdown
-from specforge_dstill.reporting.page import make_page
-from specforge_dstill.reporting.settings import Method, Setting, settings_of
+from specforge_dstill.reporting.page import acceptances, make_page
+from specforge_dstill.reporting.settings import Method
 from specforge_dstill.reporting.tables import Page
 
 EXAMPLE = """example:
   specforge-dstill report --output report results/seed1 results/seed2 results/seed3
 writes report/report.html, one file that needs no other, and report/report.md.
 Folders with equal settings over the same prompts are averaged: their runs are seeds. Others stand
-side by side. Tables 5 to 8 of the paper appear when evaluate was given drafters of these names:
-  5  dflash, dflash-more (DFlash trained on for as long), student
+side by side. Tables 5 to 8 of the paper appear when evaluate was given drafters of these names,
+against servers once for each temperature and number of requests at a time:
+  5  dflash, dflash-more (the paper: 10 epochs instead of 5; here: as many more steps as the student
+     gets), student
   6  student-root (p_root = 1), student
   7  student-ce (alpha 0), student, student-kd (alpha 1)
   8  student, student-weighted (trajectory weights)
@@ -88,11 +91,12 @@ def run(args: argparse.Namespace) -> int:
     """Write the page."""
     curves = [curve for name, path in args.training for curve in read_curves(name, path)]
     results = read_folders(args.folders)
-    settings = settings_of((n, report) for n, one in enumerate(results) for report in one.reports)
-    for compared in args.compare:
-        _check_measured("--compare", compared.methods, settings)
-    if args.against is not None:
-        _check_measured("--against", [Method(args.against, 1)], settings)
+    if args.compare or args.against is not None:
+        found = acceptances(results)
+        for compared in args.compare:
+            _check_measured("--compare", compared.methods, found)
+        if args.against is not None:
+            _check_measured("--against", [Method(args.against, 1)], found)
     page = make_page(
         results,
         title=args.title,
@@ -104,14 +108,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_measured(option: str, wanted: Sequence[Method], settings: Sequence[Setting]) -> None:
-    """UserError unless some setting has all that a table is to hold."""
-    known = dict.fromkeys(method for setting in settings for method in setting.methods)
+def _check_measured(option: str, wanted: Sequence[Method], found: Sequence[Acceptance]) -> None:
+    """UserError unless all that a table is to hold was measured alike somewhere."""
+    known = dict.fromkeys(method for one in found for method in one.methods)
     missing = [_word(method) for method in wanted if method not in known]
     if missing:
         there = ", ".join(map(_word, known)) or "none"
         raise UserError(f"{option}: no acceptance of {missing[0]} was measured; there are: {there}")
-    if not any({*wanted} <= {*setting.methods} for setting in settings):
+    if not any(one.shared(wanted) for one in found):
         raise UserError(
             f"{option}: {', '.join(map(_word, wanted))} were not measured with the same settings"
         )

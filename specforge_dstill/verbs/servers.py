@@ -29,7 +29,8 @@ from specforge_dstill.verbs.evaluation_plan import cache_settings, feature_cache
 
 _TIMED = (
     "A request's time runs from sending it to its whole answer, not streamed: reading the prompt "
-    "and waiting for a place count, with a drafter and without."
+    "and waiting for a place count, with a drafter and without. A prompt's second turn (MT-Bench) "
+    "follows the server's own first answer: with a drafter it may be another request than without."
 )
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from specforge_dstill.evaluation.serving import Request, Served, ServingReport
+from specforge_dstill.reporting.acceptance import loads
+from specforge_dstill.reporting.comparison_tables import PAPERS, comparison_table
 from specforge_dstill.reporting.figures import palette
 from specforge_dstill.reporting.folders import Results
 from specforge_dstill.reporting.grid import Place, SpeedGrid, decoded_grids
@@ -18,6 +20,7 @@ from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.serving import serving_grids
 from specforge_dstill.reporting.settings import Method, settings_of
 from specforge_dstill.reporting.tables import Cell, Number
+from specforge_dstill.reporting.variant_table import variant_table
 from tests.reporting.examples import decoded
 
 STUDENT = Method("student", 1)
@@ -222,3 +225,48 @@ def test_the_page_of_servers_alone() -> None:
     assert len(page.tables) == 4
     assert len(page.pictures) == 1
     assert len(page.warnings) == 1
+
+
+def variants() -> ServingReport:
+    """Root-only states against the schedule, at two loads; on one benchmark more at the second."""
+    root = [served("student-root", 1, at) for at in (1, 16)]
+    better = [served("student", 1, at, name) for at, name in ((1, "easy"), (16, "easy"))]
+    more = tuple(
+        replace(
+            one, requests=tuple(replace(r, accepted=(r.accepted or 0) + 1) for r in one.requests)
+        )
+        for one in better
+    )
+    return ServingReport((*root, *more, served("student", 1, 16, "hard")), DETAILS)
+
+
+def test_variants_on_servers_stand_side_by_side_at_each_load() -> None:
+    """The paper measures Tables 5 to 8 on servers; a benchmark that one lacks is left out."""
+    page = make_page([Results("run", (), variants())], title="t", reference="student")
+    where = ", tiny in vLLM, the template's default, T = 0"
+    title = "States: the root alone against the cosine schedule (Table 6)"
+    tables = {table.title: table for table in page.tables}
+    for at in (1, 16):
+        table = tables[f"{title}{where}, C = {at}"]
+        assert table.header == ("τ", "student-root", "student", "Δ")
+        # 15 tokens in 5 rounds, and one more for each of two prompts.
+        assert [texts(row) for row in table.rows] == [["easy", "3.00", "3.40", "+0.40"]]
+        difference = table.rows[0][3]
+        assert isinstance(difference, Number)
+        assert difference.estimate.over_prompts is not None, "paired by prompt"
+    lone = tables[f"Variants against student{where}, C = 16"]
+    assert lone.header == ("τ", "easy", "hard", "Average", "Δ")
+    assert [texts(row) for row in lone.rows] == [
+        ["student-root", "3.00", "–", "–", "–"],
+        ["student", "3.40", "3.00", "3.20", "–"],
+    ]
+
+
+def test_loads_without_acceptance_make_no_tables() -> None:
+    alone = only({0: ServingReport((served(None, 4, 1),), DETAILS)})
+    assert list(loads([alone])) == []
+    at_1, at_16 = loads([only({0: variants()})])
+    assert (at_1.concurrency, at_16.concurrency) == (1, 16)
+    assert at_1.shared([STUDENT, Method("student", 8)]) == ()
+    assert list(comparison_table(at_1, PAPERS[0])) == []
+    assert list(variant_table(at_1, "teacher")) == []

@@ -11,6 +11,7 @@ from specforge_dstill.evaluation.report import Report
 from specforge_dstill.reporting.settings import Method
 from specforge_dstill.verbs.report import comparison
 from tests.reporting.examples import example, score
+from tests.reporting.test_serving import variants
 
 
 def test_results_in_and_a_page_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,6 +66,20 @@ def test_a_name_that_nothing_was_measured_of_is_refused(
     assert main(["report", *folders, *words, f"--output={tmp_path / 'report'}"]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "report").exists()
+
+
+def test_drafters_of_servers_alone_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "servers.json").write_text(variants().to_json())
+    words = ["report", str(tmp_path), f"--output={tmp_path / 'report'}"]
+    assert main([*words, "--compare=student,student-root", "--against=student-root"]) == 0
+    text = (tmp_path / "report" / "report.md").read_text()
+    where = "tiny in vLLM, the template's default, T = 0, C = 16"
+    assert f"## student against student-root, {where}" in text
+    assert f"## Variants against student-root, {where}" in text
+    assert main([*words, "--compare=student,teacher"]) == 2
+    assert "of teacher was measured; there are: student-root, student" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["student", "a,a", "a,:2", "a:x,b", ""])

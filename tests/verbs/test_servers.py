@@ -80,6 +80,7 @@ def test_first_without_and_then_with_the_drafter(
     assert table.splitlines()[3].split()[:5] == ["talks", "0", "1", "student", "2.75"]
     assert "–" not in table.splitlines()[3], "S is there"
     assert "accepted past the end of an answer count" in table
+    assert "second turn (MT-Bench) follows the server's own first answer" in table
     details = report.details
     assert (details["engine"], details["target"]) == ("vLLM", "tiny")
     assert details["servers"] == {"plain": {"url": plain.url}, "student": {"url": drafting.url}}
