@@ -33,7 +33,9 @@ class CollectOptions(Section):
         None, ge=1, description="blocks per sample, drawn by training.seed; null: every valid one"
     )
     record: Literal["commit", "full"] = Field(
-        "commit", description="keep the committing pass's distributions, or every pass's"
+        "commit",
+        description="keep the distributions of the committing pass, which training reads alone, or "
+        "of every pass, as the paper does",
     )
     commit: Literal["greedy", "sampled"] = Field(
         "greedy", description="commit the most probable token, or draw one"

@@ -1,7 +1,8 @@
 """The paper's six benchmarks by name: where each lies on the Hub, and how a row is asked.
 
 The questions are worded as DFlash's and DeepSpec's evaluations word them. The paper does not say
-which rows it took: here they are the first ones.
+which rows it took: here they are the first ones. Nor does it say which MBPP and which SWE-bench:
+the configuration ``sanitized`` and SWE-bench_Lite are our choice.
 """
 
 from __future__ import annotations

@@ -90,9 +90,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=data_set,
         metavar="NAME[=SOURCE]",
-        help="""one of gsm8k, math500, humaneval, mbpp, mt-bench, swe-bench from the Hub, as many
-        prompts as the paper has; or NAME= a JSONL of {"turns": […]} or of conversations, or
-        NAME=hub:DATASET[:split]; repeat it for more data sets""",
+        help="""one of gsm8k, math500, humaneval, mbpp (sanitized), mt-bench, swe-bench (Lite) from
+        the Hub, as many prompts as the paper has; or NAME= a JSONL of {"turns": […]} or of
+        conversations, or NAME=hub:DATASET[:split]; repeat it for more data sets""",
     )
     add(
         "--captured",
