@@ -13,6 +13,7 @@ from specforge_dstill.arguments import add_placement, json_object, positive
 from specforge_dstill.data.answer_openai import OpenAIAnswers
 from specforge_dstill.data.answer_transformers import LeaveOut, Save, TransformersAnswers
 from specforge_dstill.data.answers_file import AnswersFile
+from specforge_dstill.data.benchmarks import BENCHMARKS, benchmark_prompts
 from specforge_dstill.data.conversations import Prompt, hub_name, read_prompts
 from specforge_dstill.data.progress import Progress
 from specforge_dstill.data.targets import DTYPES
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="FILE|NAME",
         help='JSONL of {"turns": […]} or of conversations, whose user turns are answered anew; or '
-        "a data set on the Hub: NAME[:split], hub:NAME[:split]",
+        "a data set on the Hub: NAME[:split], hub:NAME[:split]; or a benchmark's name (gsm8k)",
     )
     add("--output", required=True, type=Path, metavar="FILE", help="the conversations, JSONL")
     add("--backend", choices=("transformers", "openai"), default="transformers")
@@ -84,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer what is missing from the output; 0 when every prompt has its answer."""
     _check(args)
-    prompts = read_prompts(args.prompts, limit=args.limit)
+    prompts = _prompts(args.prompts, limit=args.limit)
     output = AnswersFile(args.output, _settings(args), prompts)
     missing = [p for p in prompts if p.id not in output.done]
     left_out: list[tuple[str, str]] = []
@@ -132,6 +133,12 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--top-p must be over 0 and at most 1, not {args.top_p:g}")
     if args.backend == "openai" and args.retries < 0:
         raise UserError(f"--retries must be 0 or more, not {args.retries}")
+
+
+def _prompts(source: str, *, limit: int | None) -> list[Prompt]:
+    if source in BENCHMARKS and not Path(source).exists():
+        return benchmark_prompts(source, limit=limit)
+    return read_prompts(source, limit=limit)
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:

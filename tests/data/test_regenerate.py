@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from specforge_dstill.data import regenerate
+from specforge_dstill.data import benchmarks, regenerate
 from specforge_dstill.data.answers_file import AnswersFile, settings_path
 from specforge_dstill.data.conversations import read_conversations, read_prompts
 from specforge_dstill.data.settings import read_settings
@@ -75,6 +75,23 @@ def test_stop_token_is_implied(
     regenerate_here(target, prompts, output)
     (message,) = [m for m in read_conversations(output)[0].messages if m.role == "assistant"]
     assert (message.content, message.finish) == ("w1 w2", None)
+
+
+def test_a_benchmark_is_answered_by_its_name(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that its answers can be captured, for evaluate --captured."""
+    asked = []
+
+    def load(dataset: str, split: str, *, config: str | None = None) -> list[dict[str, str]]:
+        asked.append(dataset)
+        return [{"question": "w1 w2"}] * 9
+
+    monkeypatch.setattr(benchmarks, "load_hub", load)
+    output = tmp_path / "answers.jsonl"
+    regenerate_here(target, Path("gsm8k"), output, "--limit", "2")
+    assert asked == [benchmarks.BENCHMARKS["gsm8k"].dataset]
+    assert [c.id for c in read_conversations(output)] == ["gsm8k-000000", "gsm8k-000001"]
 
 
 def test_resume_after_a_torn_line(target: Path, prompts: Path, tmp_path: Path) -> None:
