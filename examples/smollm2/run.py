@@ -115,10 +115,10 @@ SIZES = {
     ),
     "default": Size(
         prompts=480,
-        eval_prompts=16,
+        eval_prompts=8,
         new_tokens=160,
         eval_tokens=96,
-        decoded_prompts=2,
+        decoded_prompts=1,
         decoded_tokens=64,
         batch=32,
         minutes=110,
