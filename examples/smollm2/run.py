@@ -119,7 +119,7 @@ SIZES = {
         new_tokens=160,
         eval_tokens=96,
         decoded_prompts=1,
-        decoded_tokens=64,
+        decoded_tokens=32,
         batch=32,
         minutes=110,
     ),
