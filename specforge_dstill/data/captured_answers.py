@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
+from specforge_dstill.checksums import sha256_of
 from specforge_dstill.data.feature_files import HIDDEN, load_features, read_tensors
 from specforge_dstill.data.manifest import CacheManifest, read_samples
 from specforge_dstill.errors import UserError
@@ -35,10 +37,13 @@ class CapturedAnswers:
 
     @classmethod
     def of(cls, folder: Path) -> CapturedAnswers:
+        if not folder.is_dir():
+            raise UserError(f"{folder}: no such folder; make it with: specforge-dstill capture")
         manifest = CacheManifest.read(folder)
         if manifest is None:
             raise UserError(
-                f"{folder}: holds no finished capture; make it with: specforge-dstill capture"
+                f"{folder}: holds no finished capture; run its capture command, again if it was "
+                "stopped"
             )
         _check_greedy(folder, manifest)
         return cls(folder, manifest)
@@ -50,17 +55,30 @@ class CapturedAnswers:
 
         Args:
             limit: the first so many conversations.
+
+        Errors: ``UserError`` for a file whose bytes are not those that were captured.
         """
-        rows = read_samples(self.folder, self.manifest)[:limit]
         found = []
-        for row in rows:
+        for row in self._rows(limit):
             path = self.folder / row["sample_id"]
+            if sha256_of(path) != row["sha256"]:
+                raise UserError(
+                    f"{path} does not match its checksum; set it aside with: specforge-dstill "
+                    f"verify {self.folder} --repair, and run the same capture command again"
+                )
             tensors = read_tensors(path)  # memory-mapped: the states stay on the disk
             input_ids = tensors["input_ids"].flatten()
             for turn, (start, end) in enumerate(scored_spans(tensors["loss_mask"]), start=1):
                 name = row["id"] if turn == 1 else f"{row['id']}/{turn}"
                 found.append(Answer(name, input_ids[:end], start, partial(_states, path, end)))
         return found
+
+    def count(self, *, limit: int | None = None) -> int:
+        """How many conversations those are of."""
+        return len(self._rows(limit))
+
+    def _rows(self, limit: int | None) -> list[dict[str, Any]]:
+        return read_samples(self.folder, self.manifest)[:limit]
 
 
 def scored_spans(loss_mask: Tensor) -> list[tuple[int, int]]:

@@ -32,16 +32,19 @@ def captured_answers(plan: EvaluationPlan) -> tuple[dict[str, list[Answer]], dic
     told = {name: _answering(cache) for name, cache in caches.items()}
     first, *_ = told
     for name, ways in told.items():
-        if ways != told[first]:
+        differing = [key for key, way in ways.items() if way != told[first][key]]
+        if differing:
+            key = differing[0]
             raise UserError(
-                f"{CAPTURED}: the answers of {first} and {name} were made in different ways "
-                f"({told[first]}, {ways}); evaluate them apart, each with its own --output"
+                f"{CAPTURED}: the answers of {first} and {name} were made in different ways ({key} "
+                f"{told[first][key]} and {ways[key]}); evaluate them apart, each with its own "
+                "--output"
             )
     prompts = {
         name: {
             "source": str(cache.folder),
             "limit": limit,
-            "count": len({answer.name.partition("/")[0] for answer in answers[name]}),
+            "count": cache.count(limit=limit),
             "hash": cache.manifest.conversations_hash,
         }
         for name, cache in caches.items()

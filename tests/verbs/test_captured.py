@@ -14,6 +14,7 @@ import torch
 from specforge_dstill import cli
 from specforge_dstill.data import targets
 from specforge_dstill.data.captured_answers import CapturedAnswers, scored_spans
+from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.report import Report, report_from_json
 from tests.tiny import write_json
 from tests.trained import Case
@@ -94,7 +95,7 @@ def test_what_is_refused(
     one = f"--captured=one={caches['one']}"
     refusals = {
         (f"--captured=one={drawn}",): "were drawn at temperature 1, and replay walks greedy ones",
-        (f"--captured=one={tmp_path / 'none'}",): "holds no finished capture; make it with",
+        (f"--captured=one={tmp_path / 'none'}",): "no such folder; make it with",
         (one, "--max-new-tokens", 8): "--max-new-tokens is for answers that evaluate makes",
         (one, f"--prompts=one={case.folder / 'one.jsonl'}"): "--prompts is for answers that",
         (one, one): "--captured: the name 'one' is given twice",
@@ -118,6 +119,27 @@ def test_a_cache_of_other_layers_is_refused(
     assert "draft config wants layers [0,3]" in capsys.readouterr().err
 
 
+def test_bytes_that_changed_are_refused_though_the_size_is_the_same(
+    case: Case, caches: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(caches["one"], other)
+    file = sorted(other.rglob("*.ckpt"))[2]
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert evaluate(case, tmp_path / "results", f"--captured=one={other}") == 2
+    assert f"{file} does not match its checksum" in capsys.readouterr().err
+
+
+def test_an_unfinished_capture_is_told(caches: dict[str, Path], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(caches["one"], other)
+    (other / "manifest.json").unlink()
+    with pytest.raises(UserError, match="holds no finished capture; run its capture command"):
+        CapturedAnswers.of(other)
+
+
 def test_answers_made_in_different_ways_are_not_mixed(
     case: Case, caches: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,7 +150,8 @@ def test_answers_made_in_different_ways_are_not_mixed(
     replace(manifest, generation=longer).write(other)
     words = (f"--captured=one={caches['one']}", f"--captured=two={other}")
     assert evaluate(case, tmp_path / "results", *words) == 2
-    assert "one and two were made in different ways" in capsys.readouterr().err
+    told = f"one and two were made in different ways (max_new_tokens {NEW_TOKENS} and "
+    assert told in capsys.readouterr().err
     unknown = replace(manifest, generation={})
     unknown.write(other)
     with pytest.warns(UserWarning, match="it is not known how its answers were made"):
