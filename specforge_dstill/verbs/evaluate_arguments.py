@@ -43,8 +43,8 @@ target, template, precision, or --max-new-tokens is refused and needs another --
   specforge-dstill evaluate --replay --config dstill.yaml --captured gsm8k=captured/gsm8k \\
       --drafter teacher=output/dstill_teacher-latest --dtype bfloat16
 is the same for a target that does not fit one device: of it no more than embeddings and head are
-loaded. The answers are the server's, as template and tokenizer give them back from their text (a last
-blank of one that was cut off is not scored), and the features those captured, in their precision.
+loaded. The answers are the server's, as template and tokenizer give them back from their text (a
+last blank of one that was cut off is not scored), and the features those captured, as precise.
 
   specforge-dstill evaluate --decode --temperature 0.6 --top-p 0.95 --dtype bfloat16 \\
       --prompts gsm8k=gsm8k.jsonl --drafter student=output/dstill_student-latest:1
