@@ -9,6 +9,7 @@ Shapes: S sequence, W feature width.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -28,15 +29,20 @@ from specforge_dstill.evaluation.replay import Answer
 class CapturedAnswers:
     """A finished capture of greedy answers.
 
-    Raises:
-        UserError: no finished capture, or one of answers that were drawn.
+    Attributes:
+        rows: of its samples.jsonl, a conversation each.
     """
 
     folder: Path
     manifest: CacheManifest
+    rows: tuple[Mapping[str, Any], ...]
 
     @classmethod
-    def of(cls, folder: Path) -> CapturedAnswers:
+    def of(cls, folder: Path, *, limit: int | None = None) -> CapturedAnswers:
+        """Those of the first ``limit`` conversations.
+
+        Errors: ``UserError`` for no finished capture, or one of answers that were drawn.
+        """
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; make it with: specforge-dstill capture")
         manifest = CacheManifest.read(folder)
@@ -46,20 +52,17 @@ class CapturedAnswers:
                 "stopped"
             )
         _check_greedy(folder, manifest)
-        return cls(folder, manifest)
+        return cls(folder, manifest, tuple(read_samples(folder, manifest)[:limit]))
 
-    def answers(self, *, limit: int | None = None) -> list[Answer]:
+    def answers(self) -> list[Answer]:
         """Each scored span of each sample; names are the conversations' ids, then id/2, id/3, …
 
         An answer without text has no span, and the next one has its number.
 
-        Args:
-            limit: the first so many conversations.
-
         Errors: ``UserError`` for a file whose bytes are not those that were captured.
         """
         found = []
-        for row in self._rows(limit):
+        for row in self.rows:
             path = self.folder / row["sample_id"]
             if sha256_of(path) != row["sha256"]:
                 raise UserError(
@@ -72,13 +75,6 @@ class CapturedAnswers:
                 name = row["id"] if turn == 1 else f"{row['id']}/{turn}"
                 found.append(Answer(name, input_ids[:end], start, partial(_states, path, end)))
         return found
-
-    def count(self, *, limit: int | None = None) -> int:
-        """How many conversations those are of."""
-        return len(self._rows(limit))
-
-    def _rows(self, limit: int | None) -> list[dict[str, Any]]:
-        return read_samples(self.folder, self.manifest)[:limit]
 
 
 def scored_spans(loss_mask: Tensor) -> list[tuple[int, int]]:

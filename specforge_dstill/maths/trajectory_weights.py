@@ -10,11 +10,14 @@ from torch import Tensor
 
 
 def first_mismatch(endpoint: Tensor, reference: Tensor, scored: Tensor) -> Tensor:
-    """``d``: the first scored position where the endpoint differs; B when there is none. [N]."""
+    """``d``: the first scored position where the endpoint differs; B when there is none.
+
+    Blocks [..., B], of any number of leading dimensions -> [...].
+    """
     differs = scored & (endpoint != reference)
-    block_size = endpoint.shape[1]
+    block_size = endpoint.shape[-1]
     position = torch.arange(block_size, device=endpoint.device)
-    return torch.where(differs, position, block_size).amin(dim=1)
+    return torch.where(differs, position, block_size).amin(dim=-1)
 
 
 def agreement_weights(

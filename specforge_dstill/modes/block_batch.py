@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from specforge_dstill.maths.acceptance import accepted_prefix
+from specforge_dstill.maths.trajectory_weights import first_mismatch
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,9 @@ class BlockBatch(SampleBlocks):
         There the target's distribution, which the cache knows in the data's context alone, is of
         the drafter's context, too: everywhere in Stage I, up to the first mismatch in Stage II.
         """
-        differs = (self.targets != self.reference).int()
-        return differs.cumsum(-1) - differs == 0
+        everywhere = torch.ones_like(self.scored)
+        last = first_mismatch(self.targets, self.reference, everywhere)[..., None]
+        return torch.arange(everywhere.shape[-1], device=last.device) <= last
 
     def target_states(self, last_states: Tensor) -> Tensor:
         """Those of the target's last states that predict supervised rows: [b, S, H] -> [R, H]."""

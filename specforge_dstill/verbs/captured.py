@@ -24,8 +24,7 @@ def captured_answers(plan: EvaluationPlan) -> tuple[dict[str, list[Answer]], dic
             caches whose answers were made in different ways.
     """
     caches = {chosen.name: _open(plan, chosen) for chosen in plan.args.captured}
-    limit = plan.args.limit
-    answers = {name: cache.answers(limit=limit) for name, cache in caches.items()}
+    answers = {name: cache.answers() for name, cache in caches.items()}
     for name, found in answers.items():
         if not found:
             raise UserError(f"{CAPTURED} {name}: no token is scored there")
@@ -43,8 +42,8 @@ def captured_answers(plan: EvaluationPlan) -> tuple[dict[str, list[Answer]], dic
     prompts = {
         name: {
             "source": str(cache.folder),
-            "limit": limit,
-            "count": cache.count(limit=limit),
+            "limit": plan.args.limit,
+            "count": len(cache.rows),
             "hash": cache.manifest.conversations_hash,
         }
         for name, cache in caches.items()
@@ -54,7 +53,7 @@ def captured_answers(plan: EvaluationPlan) -> tuple[dict[str, list[Answer]], dic
 
 def _open(plan: EvaluationPlan, chosen: DataSet) -> CapturedAnswers:
     folder = Path(str(chosen.source))
-    found = CapturedAnswers.of(folder)
+    found = CapturedAnswers.of(folder, limit=plan.args.limit)
     check_cache(
         folder,
         required_keys=("input_ids", "loss_mask", HIDDEN),
