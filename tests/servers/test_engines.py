@@ -50,6 +50,23 @@ def test_drafts_of_an_answer(sglang: Fake, vllm: Fake) -> None:
     )
 
 
+def test_sglang_that_does_not_tell_its_drafts(sglang: Fake) -> None:
+    """An older release, or a router in between: its drafts are not 0 but unknown."""
+    found = SGLang.find(at(sglang))
+    assert found is not None
+    for choice, missing in (
+        ({}, "no meta_info"),
+        ({"meta_info": None}, "no meta_info"),
+        (
+            {"meta_info": {"spec_verify_ct": 4, "spec_accept_token_num": 7}},
+            "no spec_num_correct_drafts in its meta_info",
+        ),
+    ):
+        told = f"{sglang.url}: an answer of SGLang 0.5.23 has {missing}, .* of 0.5.13 or newer"
+        with pytest.raises(UserError, match=told):
+            found.of_answer({"choices": [choice]})
+
+
 def test_counters_are_summed_over_labels() -> None:
     text = """# HELP vllm:x Help {with} braces 3
 vllm:x{a="1",b="} 5"} 2.0
