@@ -22,8 +22,9 @@ _PATHS = ("/server_info", "/get_server_info")
 _OF_A_LAUNCH = ("version", "model_path", "random_seed", "startup_time", "launch_command")
 #: Recorded with the results.
 _ABOUT = (
-    *("tp_size", "dp_size", "dtype", "attention_backend", "max_running_requests"),
-    *("mem_fraction_static", "speculative_algorithm", "speculative_draft_model_path"),
+    *("tp_size", "dp_size", "dtype", "attention_backend", "quantization"),
+    *("max_running_requests", "mem_fraction_static"),
+    *("speculative_algorithm", "speculative_draft_model_path"),
     *("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens"),
 )
 
@@ -66,7 +67,8 @@ class SGLang:
 
     @property
     def about(self) -> Mapping[str, Any]:
-        return {name: self.info[name] for name in _ABOUT if self.info.get(name) is not None}
+        # None is told, too: that a server is not quantized is no less known than that it is.
+        return {name: self.info[name] for name in _ABOUT if name in self.info}
 
     def of_answer(self, content: Mapping[str, Any]) -> Drafted | None:
         """From ``choices[0].meta_info``. An answer of one token was never verified: no rounds.

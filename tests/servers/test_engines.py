@@ -20,7 +20,12 @@ def test_each_finds_its_own_servers_alone(sglang: Fake, vllm: Fake) -> None:
     found = SGLang.find(at(sglang))
     assert found is not None
     assert (found.name, found.version, found.drafts) == ("SGLang", "0.5.23", True)
-    assert found.about == {"tp_size": 1, "speculative_algorithm": "DFLASH"}
+    assert found.about == {
+        "tp_size": 1,
+        "quantization": None,
+        "speculative_algorithm": "DFLASH",
+        "speculative_draft_model_path": None,
+    }
     other = VLLM.find(at(vllm))
     assert other is not None
     assert (other.name, other.version, other.drafts) == ("vLLM", "0.30.0", True)
