@@ -301,6 +301,18 @@ def test_other_settings_do_not_continue_a_store(records: list[SampleRecord]) -> 
     }
 
 
+def test_a_store_that_does_not_know_its_cache_is_gone_on_with(records: list[SampleRecord]) -> None:
+    collect(records, [0, 1])
+    later = writer_of(records, replace(IDENTITY, cache="cd" * 32))
+    assert later.missing() == [2, 3]
+    for index in later.missing():
+        later.write_shard(index, shard_samples(records, index, 3))
+    later.finish()
+    store = open_store(URI)
+    check_all(store, records)
+    assert store.identity.cache == ""
+
+
 def test_other_library_versions_are_noted(records: list[SampleRecord]) -> None:
     collect(records, [0, 1, 2])
     newer = replace(IDENTITY, versions={"torch": "2.14.0"})

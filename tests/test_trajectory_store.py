@@ -527,6 +527,36 @@ def test_other_library_versions_continue_a_store_and_are_noted(
     assert store.manifest.versions == ({"torch": "2.13.0"}, {"torch": "2.14.0"})
 
 
+@pytest.mark.parametrize(("before", "now"), [("", "cd" * 32), ("cd" * 32, "")])
+def test_a_cache_that_one_side_does_not_know_is_no_reason_to_refuse(
+    tmp_path: Path, records: list[SampleRecord], before: str, now: str
+) -> None:
+    """A store of before there was this setting is written as it was then, gone on with and read."""
+    writer = make_writer(tmp_path, records, replace(IDENTITY, cache=before))
+    fill(writer, records, [0, 1])
+    written = json.loads((tmp_path / "identity.json").read_bytes())
+    assert written["identity"].get("cache", "") == before
+    assert ("cache" in written["identity"]) == bool(before)
+    later = make_writer(tmp_path, records, replace(IDENTITY, cache=now))
+    assert later.missing() == [2, 3]
+    fill(later, records, [2, 3])
+    later.finish()
+    store = TrajectoryStore.open(tmp_path)
+    store.check(cache=now)
+    assert store.identity.cache == before
+    assert not verify_store(tmp_path)
+
+
+def test_a_store_of_another_cache_is_refused(tmp_path: Path, records: list[SampleRecord]) -> None:
+    own, other = "ab" * 32, "cd" * 32
+    store = make_store(tmp_path, records, replace(IDENTITY, cache=own))
+    store.check(cache=own)
+    with pytest.raises(UserError, match="was collected from another feature cache than this run's"):
+        store.check(cache=other)
+    with pytest.raises(UserError, match=f"made with cache={own}, this run has cache={other};"):
+        make_writer(tmp_path, records, replace(IDENTITY, cache=other))
+
+
 def test_check_names_what_differs(store: TrajectoryStore) -> None:
     store.check(block_size=8, vocab_size=64, teacher_hash="ab" * 32, logp_dtype="float16")
     store.check(anchors_per_sample=None, draft_config=IDENTITY.draft_config)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specforge_dstill.checksums import sha256_of
+from specforge_dstill.checksums import json_sha256, sha256_of
 from specforge_dstill.data import jsonl
 from specforge_dstill.data.sealed import FORMAT, read_sealed, sealed_bytes
 from specforge_dstill.errors import UserError
@@ -23,6 +23,11 @@ SAMPLES = "samples.jsonl"
 
 #: Notes that do not decide what the features are.
 _NOTES = ("draft_config", "options", "versions", "generation")
+#: What decides them, beside the target; the names of files and folders do not.
+_DECIDING = (
+    *("target_hash", "target_layer_ids", "strategy", "dtype", "chat_template_hash"),
+    *("template_kwargs", "last_turn_only", "max_length", "conversations_hash"),
+)
 _RESULTS = ("samples", "tokens", "feature_bytes", "samples_sha256", "dropped", "dropped_ids")
 
 
@@ -73,6 +78,12 @@ class CacheManifest:
         """The fields that must agree for a capture to be gone on with, as JSON values."""
         return {k: v for k, v in self._as_json().items() if k not in (*_NOTES, *_RESULTS)}
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what decides the features; the same for a cache that was moved."""
+        own = {name: getattr(self, name) for name in _DECIDING}
+        return json_sha256({**own, "target": self.target_weights or self.target})
+
     def is_of(self, other: CacheManifest) -> bool:
         """Whether both are of the same files; what is only noted may differ."""
         notes = {name: getattr(self, name) for name in _NOTES}
@@ -108,6 +119,13 @@ class CacheManifest:
             return cls(**{**found, **lists})
         except (KeyError, TypeError) as error:
             raise ValueError(f"its fields are not a manifest's ({error})") from error
+
+
+def cache_digest(folder: str | Path) -> str:
+    """:attr:`CacheManifest.digest` of a cache; "" of one that has no manifest."""
+    path = Path(folder)
+    manifest = CacheManifest.read(path) if path.is_dir() else None
+    return "" if manifest is None else manifest.digest
 
 
 def read_samples(folder: Path, manifest: CacheManifest) -> list[dict[str, Any]]:

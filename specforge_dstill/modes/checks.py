@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from specforge_dstill.data.draft_config import backbone_of, check_mask
+from specforge_dstill.data.manifest import cache_digest
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.maths.reveal_schedule import check_steps
@@ -101,7 +102,7 @@ def check_top_k(options: DstillOptions, drafter: BlockDrafter) -> None:
 def check_store(
     store: TrajectoryReader, config: Any, options: DstillOptions, drafter: BlockDrafter
 ) -> None:
-    """Refuse a store that was made for another drafter, vocabulary, length or teacher."""
+    """Refuse a store that was made for another drafter, vocabulary, length, cache or teacher."""
     expected: dict[str, Any] = {
         "block_size": drafter.shape.positions,
         "prediction_shift": drafter.shape.shift,
@@ -110,6 +111,7 @@ def check_store(
         "mask_token_id": drafter.mask_token_id,
         "max_length": config.data.max_length,
         "draft_config": expected_draft_config(store, drafter.draft_model.config),
+        "cache": cache_digest(config.data.hidden_states_path),
     }
     if config.model.draft_checkpoint_path:
         # The student has just been initialised from the checkpoint: its weights are the teacher's.

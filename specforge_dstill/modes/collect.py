@@ -17,6 +17,7 @@ from specforge.training.assembly import build_model_bundle
 from torch import distributed
 
 from specforge_dstill.data.feature_files import load_features, require_finite
+from specforge_dstill.data.manifest import cache_digest
 from specforge_dstill.data.progress import Progress
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.anchors import draw_anchors
@@ -153,6 +154,7 @@ def store_identity(config: Any, options: DstillOptions, drafter: BlockDrafter) -
             name: version(name)
             for name in ("specforge-dstill", "specforge", "torch", "transformers")
         },
+        cache=cache_digest(config.data.hidden_states_path),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch import distributed
 
 from specforge_dstill.data.draft_config import resolve_draft
+from specforge_dstill.data.manifest import cache_digest
 from specforge_dstill.data.target_identity import TargetShape
 from specforge_dstill.data.targets import load_config
 from specforge_dstill.errors import UserError
@@ -90,4 +91,5 @@ def _cheap_settings(config: Any, options: DstillOptions) -> dict[str, Any]:
         "samples_hash": samples_hash(sample_ids),
         "shard_size": collect.shard_size,
         "logp_dtype": collect.logp_dtype,
+        "cache": cache_digest(config.data.hidden_states_path),
     }

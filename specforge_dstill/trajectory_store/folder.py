@@ -64,7 +64,7 @@ def claim(folder: Path, plan: StorePlan) -> StorePlan:
     """Make ``folder`` the store of ``plan``, or find that it already is.
 
     Any number of processes may call this at once. Returns the plan that the folder holds, which
-    can differ from ``plan`` in library versions only.
+    can differ from ``plan`` in library versions, and in a cache that one of the two does not know.
 
     Errors: ``UserError`` naming each setting that differs; when the folder cannot be written, or
     holds something else.

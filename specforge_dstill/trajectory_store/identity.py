@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +44,8 @@ class StoreIdentity:
         teacher_hash: of the teacher's weights.
         draft_config: the teacher's configuration.
         versions: of the libraries. Noted for each shard, never a reason to refuse one.
+        cache: digest of what made the feature cache; "" where that is unknown, which is no reason
+            to refuse a store either, and is then not written down.
 
     Errors: ``UserError`` for settings that the files cannot hold.
     """
@@ -62,6 +64,7 @@ class StoreIdentity:
     teacher_hash: str
     draft_config: dict[str, Any]
     versions: dict[str, str]
+    cache: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.steps <= MAX_STEPS:
@@ -135,6 +138,10 @@ class StorePlan:
             logp_dtype=logp_dtype,
         )
 
+    def in_store_of(self, held: StorePlan) -> StorePlan:
+        """This plan with what a store that goes by ``held`` says of its cache, known or not."""
+        return replace(self, identity=replace(self.identity, cache=held.identity.cache))
+
     @property
     def shards(self) -> int:
         return shard_count(self.samples, self.shard_size)
@@ -149,6 +156,8 @@ class StorePlan:
     def to_json(self) -> dict[str, Any]:
         """A document that survives JSON unchanged."""
         document = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)}
+        if not self.identity.cache:  # stores made before there was this setting lack it
+            del document["identity"]["cache"]
         normal: dict[str, Any] = json.loads(json_bytes(document))  # tuples become lists
         return normal
 
@@ -173,6 +182,7 @@ class StorePlan:
         document = self.to_json()
         return {
             **document["identity"],
+            "cache": self.identity.cache,
             "prediction_shift": self.identity.prediction_shift,
             "samples": self.samples,
             "samples_hash": self.samples_hash,

@@ -27,13 +27,21 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str,
     return found
 
 
+def _refusals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The differences that are reasons to refuse: a cache that one side does not know is none."""
+    found = differences(ours, theirs)
+    if "" in found.get("cache", ()):
+        del found["cache"]
+    return found
+
+
 def require_same(where: Path | str, made_with: StorePlan, wanted: StorePlan) -> None:
     """Refuse to continue a collection under other settings.
 
     Errors: ``UserError`` that names each differing setting with both values.
     """
     ignored = {"versions"}
-    found = differences(
+    found = _refusals(
         {k: v for k, v in made_with.settings().items() if k not in ignored},
         {k: v for k, v in wanted.settings().items() if k not in ignored},
     )
@@ -58,13 +66,20 @@ def require_expected(where: str, plan: StorePlan, expected: Mapping[str, Any]) -
     if unknown:
         raise TypeError(f"a trajectory store has no setting named {', '.join(unknown)}")
     normal = json.loads(json_bytes(dict(expected)))
-    found = differences({name: settings[name] for name in normal}, normal)
+    found = _refusals({name: settings[name] for name in normal}, normal)
     if "teacher_hash" in found:
         ours, theirs = found["teacher_hash"]
         raise UserError(
             f"trajectory store {where} was collected by another teacher: its weights hash to "
             f"{ours}, those of the teacher named here to {theirs}; name the teacher that collected "
             "it, or run --mode dstill_collect with this one into another folder"
+        )
+    if "cache" in found:
+        raise UserError(
+            f"trajectory store {where} was collected from another feature cache than this run's: "
+            "their captures differ in target, text, template or dtype; name the store's own cache "
+            "in data.hidden_states_path, or run --mode dstill_collect on this one into another "
+            "folder"
         )
     if found:
         has = ", ".join(f"{name}={ours}" for name, (ours, _) in found.items())

@@ -53,10 +53,6 @@ class RemoteWriter:
         self._own = StorePlan.of_samples(
             sample_ids, identity=identity, shard_size=shard_size, logp_dtype=logp_dtype
         )
-        self._staging = staging_folder(self._own.digest)
-        make_folder(self._staging)
-        for leftover in temporary_files(self._staging):
-            remove_quietly(leftover)
         self.plan = claimed(
             self.uri,
             self._own,
@@ -64,6 +60,11 @@ class RemoteWriter:
             read=self._remote.read,
             create=self._remote.write,
         )
+        self._own = self._own.in_store_of(self.plan)
+        self._staging = staging_folder(self._own.digest)
+        make_folder(self._staging)
+        for leftover in temporary_files(self._staging):
+            remove_quietly(leftover)
         self._notes: dict[str, ShardNote] = {}
 
     @property

@@ -72,6 +72,7 @@ class StoreWriter:
             sample_ids, identity=identity, shard_size=shard_size, logp_dtype=logp_dtype
         )
         self.plan = claim(self.folder, self._own)
+        self._own = self._own.in_store_of(self.plan)
         self._seen: dict[int, _Seen] = {}
 
     @property

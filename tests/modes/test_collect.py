@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,19 +14,22 @@ from typing import Any
 import pytest
 import torch
 
+from specforge_dstill.checksums import sha256_of
 from specforge_dstill.cli import main as verb
 from specforge_dstill.data.feature_files import load_features
+from specforge_dstill.data.manifest import SAMPLES
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.anchors import valid_anchors
 from specforge_dstill.maths.rollout import CommitRule
 from specforge_dstill.maths.trajectory import Trajectory
-from specforge_dstill.modes.assembly import load_drafter
+from specforge_dstill.modes.assembly import list_samples, load_drafter
 from specforge_dstill.modes.collect import _await_shards
 from specforge_dstill.modes.drafter import BlockDrafter, rollout_blocks
 from specforge_dstill.runfile import load_run
 from specforge_dstill.token_hash import token_hash
 from specforge_dstill.trajectory_store import TrajectoryStore
 from tests import tiny
+from tests.data.caches import make_manifest
 from tests.modes.conftest import Stages, TwoRanks
 from tests.modes.running import store_bytes, train
 
@@ -141,6 +146,35 @@ def test_a_store_of_another_teacher_is_not_complete(stages: Stages, tmp_path: Pa
     assert train(folder, *other).status == 0
     line = train(folder, "dstill_collect", "model.draft_checkpoint_path=out/other").error
     assert "was made with teacher_hash=" in line
+
+
+def test_a_store_of_another_capture_is_not_complete(stages: Stages, tmp_path: Path) -> None:
+    """Its samples have the names and tokens of the run's: only their captures tell them apart."""
+    folder = stages.copy_to(tmp_path)
+    shutil.rmtree(folder / "traj")
+    cache = folder / "cache"
+    shutil.copytree(stages.inputs / "cache", cache)
+    rows = [
+        {
+            "sample_id": sample_id,
+            "bytes": (cache / sample_id).stat().st_size,
+            "token_hash": token_hash(load_features(cache / sample_id)["input_ids"]),
+        }
+        for sample_id in list_samples(str(cache))
+    ]
+    (cache / SAMPLES).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    captured = make_manifest(
+        target_layer_ids=tuple(tiny.LAYERS), samples_sha256=sha256_of(cache / SAMPLES)
+    )
+    replace(captured, target_weights="those").write(cache)
+    word = "data.hidden_states_path=cache"
+    assert train(folder, "dstill_collect", word).status == 0
+    assert "complete already" in train(folder, "dstill_collect", word).out
+    replace(captured, target_weights="others").write(cache)
+    line = train(folder, "dstill_collect", word).error
+    assert line.startswith("trajectory store traj was made with cache=")
+    line = train(folder, "dstill_student", word).error
+    assert line.startswith("trajectory store traj was collected from another feature cache")
 
 
 @pytest.mark.parametrize(
