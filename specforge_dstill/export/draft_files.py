@@ -18,6 +18,7 @@ from specforge_dstill.errors import UserError, reason
 from specforge_dstill.export.layouts import trainable_config
 from specforge_dstill.files import json_bytes
 from specforge_dstill.modes.checkpoints import FAMILY, find_state_file, read_state
+from specforge_dstill.modes.drafter_identity import recorded_identity
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -30,11 +31,14 @@ class DraftFiles:
         config: SpecForge's draft config; None from a checkpoint, which has none.
         tensors: by SpecForge's names.
         origin: where it comes from, for the provenance.
+        trained: what a checkpoint records of the drafter, see :func:`recorded_identity`; None from
+            a folder, which has its config.
     """
 
     config: Any
     tensors: Mapping[str, Tensor]
     origin: dict[str, Any] = field(default_factory=dict)
+    trained: Mapping[str, Any] | None = None
 
     @classmethod
     def read(cls, source: str) -> DraftFiles:
@@ -65,7 +69,7 @@ class DraftFiles:
             "mode": mode,
             "step": state.get("global_step"),
         }
-        return cls(None, dict(state["draft_state_dict"]), origin)
+        return cls(None, dict(state["draft_state_dict"]), origin, recorded_identity(state))
 
 
 def draft_config(content: Mapping[str, Any], *, where: str) -> Any:

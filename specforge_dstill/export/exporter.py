@@ -28,6 +28,7 @@ from specforge_dstill.export.layouts import (
 from specforge_dstill.export.target_facts import TargetFacts
 from specforge_dstill.export.weights import expected_shapes, require
 from specforge_dstill.modes.checkpoints import weights_hash
+from specforge_dstill.modes.drafter_identity import check_same_drafter, identity_of
 from specforge_dstill.runfile import RunFile
 
 FORMAT = 1
@@ -58,7 +59,8 @@ class Exportable:
             target: instead of the run file's.
 
         Raises:
-            UserError: what is wrong with the checkpoint, or does not fit the target.
+            UserError: what is wrong with the checkpoint, or does not fit the target, or that the
+                draft config has changed since.
         """
         model = run.config.model
         files = DraftFiles.read(checkpoint)
@@ -66,6 +68,13 @@ class Exportable:
         if config is None:
             config = resolve_draft(run.config)
         facts = DraftFacts.of(config, mask_token_id=model.mask_token_id)
+        if files.trained is not None:
+            own = {
+                **identity_of(config),
+                "target_layer_ids": list(facts.layer_ids),
+                "mask_token_id": facts.mask_token_id,
+            }
+            check_same_drafter(checkpoint, files.trained, own, learns=False)
         found = TargetFacts.of(
             target or model.target_model_path, trust_remote_code=model.trust_remote_code
         )
@@ -76,7 +85,7 @@ class Exportable:
     def layout(self, name: str) -> dict[str, Any]:
         """The config.json of a layout."""
         if name == HF:
-            return hf_config(self.config, dtype=self.dtype)
+            return hf_config(self.config, self.facts, dtype=self.dtype)
         native = native_config(self.config, self.facts, self.target, dtype=self.dtype)
         if name == SPECULATORS:
             return speculators_config(native, self.facts, self.target)

@@ -129,9 +129,14 @@ def speculators_config(native: Json, facts: DraftFacts, target: TargetFacts) -> 
     }
 
 
-def hf_config(config: Any, *, dtype: torch.dtype) -> Json:
-    """The draft config as it was trained with, for SpecForge and transformers."""
-    return {**config.to_dict(), "dtype": dtype_name(dtype)}
+def hf_config(config: Any, facts: DraftFacts, *, dtype: torch.dtype) -> Json:
+    """The draft config as it was trained with, for SpecForge and transformers.
+
+    The mask token may stand in the run file alone, which does not go with the folder.
+    """
+    plain = config.to_dict()
+    method = {**(plain.get("dflash_config") or {}), "mask_token_id": facts.mask_token_id}
+    return {**plain, "dflash_config": method, "dtype": dtype_name(dtype)}
 
 
 def trainable_config(found: Mapping[str, Any]) -> Json:

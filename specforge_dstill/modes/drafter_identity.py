@@ -11,13 +11,18 @@ from specforge.training.model_loading import load_draft_config_source
 from specforge_dstill.errors import UserError
 
 
-def check_same_drafter(source: str, other: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def check_same_drafter(
+    source: str, other: Mapping[str, Any], own: Mapping[str, Any], *, learns: bool = True
+) -> None:
     """Compare what a drafter was trained as, ``other``, with the run's own: shapes do not tell.
 
     Reading other target layers than it was trained on costs acceptance in silence, so that is
     refused. Another mask token or block size can be learned, so that is a warning.
 
-    Errors: ``UserError`` for other target layers.
+    Args:
+        learns: whether the drafter is trained further. If not, another mask token is refused, too.
+
+    Errors: ``UserError`` for other target layers, or another mask token.
     """
     layers = "target_layer_ids"
     if other[layers] and own[layers] and other[layers] != own[layers]:
@@ -26,11 +31,15 @@ def check_same_drafter(source: str, other: Mapping[str, Any], own: Mapping[str, 
             f"{own[layers]}; use the drafter's own config.json, and a cache of those layers"
         )
     for name in ("mask_token_id", "block_size"):
-        if None not in (own[name], other[name]) and own[name] != other[name]:
-            warnings.warn(
-                f"{source} was trained with {name} {other[name]}, this run has {own[name]}",
-                stacklevel=2,
+        if None in (own[name], other[name]) or own[name] == other[name]:
+            continue
+        told = f"{source} was trained with {name} {other[name]}, this run has {own[name]}"
+        if name == "mask_token_id" and not learns:
+            raise UserError(
+                f"{told}; set dflash_config.{name} in the draft config to {other[name]}, and "
+                f"model.{name} in the run file where it is set"
             )
+        warnings.warn(told, stacklevel=2)
 
 
 def identity_of(config: Any) -> dict[str, Any]:

@@ -57,8 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(training, str):
         findings.append(Finding("training", f"not compared: {training}"))
     elif run_file is not None and not any(finding.is_fault for finding in findings):
-        cache = args.cache or run_file.config.data.hidden_states_path
-        findings.append(_logits(run_file, folder, training, cache))
+        findings.append(_logits(run_file, folder, training, args.cache))
     for finding in findings:
         print(f"{finding.part:<9} {'FAULT: ' if finding.is_fault else ''}{finding.told}")
     if any(finding.is_fault for finding in findings):
@@ -98,10 +97,18 @@ def _training(
     return Exportable.of(run_file, checkpoint, target=target.name)
 
 
-def _logits(run_file: RunFile, folder: Folder, training: Exportable, cache: str | None) -> Finding:
-    """Both drafters, in SpecForge's class, on the same recorded blocks."""
+def _logits(run_file: RunFile, folder: Folder, training: Exportable, named: str | None) -> Finding:
+    """Both drafters, in SpecForge's class, on the same recorded blocks.
+
+    Args:
+        named: the cache of the command line. The run file's may lie elsewhere.
+    """
+    cache = named or run_file.config.data.hidden_states_path
     if not cache:
         return Finding("logits", "not compared: no feature cache; name one with --cache")
+    if named is None and not Path(cache).is_dir():
+        told = f"not compared: {cache}: no such feature cache; name one with --cache"
+        return Finding("logits", told)
     recorded = recorded_blocks(
         cache,
         width=len(training.facts.layer_ids) * training.target.shape.hidden_size,

@@ -48,11 +48,13 @@ def save_checkpoint(
     return tensors
 
 
-def save_state(folder: Path, tensors: dict[str, torch.Tensor], *, mode: str) -> None:
-    """``folder/student-step7`` of these tensors."""
+def save_state(
+    folder: Path, tensors: dict[str, torch.Tensor], *, mode: str, **recorded: Any
+) -> None:
+    """``folder/student-step7`` of these tensors, and what else the mode wrote beside them."""
     (folder / "student-step7").mkdir(exist_ok=True)
     state = {"draft_state_dict": tensors, "strategy": mode, "global_step": 7}
-    torch.save(state, folder / "student-step7" / "training_state.pt")
+    torch.save(state | recorded, folder / "student-step7" / "training_state.pt")
 
 
 def run_file(folder: Path, inputs: Path) -> Path:

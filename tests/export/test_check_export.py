@@ -79,6 +79,18 @@ def test_the_engines_own_keys_are_checked_without_training_too(
     assert "is_causal is missing, should be false" in capsys.readouterr().out
 
 
+def test_a_run_files_cache_that_is_elsewhere_is_one_finding(
+    tmp_path: Path, inputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rest of the check goes without it; a cache named on the command line must be there."""
+    out = exported(tmp_path, inputs, CONFIGS["full"])
+    assert check(out, "data.hidden_states_path=nowhere") == 0
+    printed = capsys.readouterr().out
+    assert "the checkpoint’s own" in printed
+    assert "not compared: nowhere: no such feature cache" in printed
+    assert check(out, "--cache=nowhere") == 2
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

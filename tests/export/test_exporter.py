@@ -187,6 +187,54 @@ def test_a_drafter_of_another_target_is_refused(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("mode", "prefix"), [("dstill_student", "dstill"), ("dflash", "dflash")])
+@pytest.mark.parametrize(
+    ("recorded", "told"),
+    [
+        ({"target_layer_ids": (0, 3)}, "trained on target layers [0, 3], the draft config names"),
+        ({"mask_token_id": 5}, "trained with mask_token_id 5, this run has 3; set dflash_config."),
+    ],
+)
+def test_a_draft_config_that_has_changed_since_is_refused(
+    tmp_path: Path,
+    tiny_inputs: Path,
+    capsys: pytest.CaptureFixture[str],
+    mode: str,
+    prefix: str,
+    recorded: dict[str, Any],
+    told: str,
+) -> None:
+    """Engines would be told other layers, or another mask token, than it was trained with."""
+    tensors = save_checkpoint(tmp_path, tiny.draft_config())
+    trained = {"target_layer_ids": (1, 2), "mask_token_id": 3}
+    same = {f"{prefix}_{name}": value for name, value in trained.items()}
+    save_state(tmp_path, tensors, mode=mode, **same)
+    assert export(tmp_path, tiny_inputs) == 0
+    other = {f"{prefix}_{name}": value for name, value in (trained | recorded).items()}
+    save_state(tmp_path, tensors, mode=mode, **other)
+    assert export(tmp_path, tiny_inputs, output="other") == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+    arguments = [str(tmp_path / "out"), f"--config={tmp_path / 'dstill.yaml'}"]
+    assert cli.main(["check-export", *arguments]) == 2
+
+
+@pytest.mark.parametrize("named", [5, None])
+def test_the_mask_token_of_the_run_file_goes_with_the_folder(
+    tmp_path: Path, tiny_inputs: Path, named: int | None
+) -> None:
+    """Whose draft config names another one, or none."""
+    config = tiny.draft_config()
+    save_checkpoint(
+        tmp_path, {**config, "dflash_config": {**config["dflash_config"], "mask_token_id": named}}
+    )
+    assert export(tmp_path, tiny_inputs, "--to=hf", "model.mask_token_id=3", output="hf") == 0
+    assert content(tmp_path / "hf")["dflash_config"]["mask_token_id"] == 3
+    again = f"--checkpoint={tmp_path / 'hf'}"
+    assert export(tmp_path, tiny_inputs, again, output="again") == 0
+    assert content(tmp_path / "again")["dflash_config"]["mask_token_id"] == 3
+
+
 def test_a_drafter_of_another_method_is_refused(
     tmp_path: Path, tiny_inputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
