@@ -26,10 +26,11 @@ import torch
 
 from specforge_dstill.data import jsonl
 from specforge_dstill.data.capture_shard import Extract, ShardWriter
-from specforge_dstill.data.chat import RewrittenAnswersError, TokenSample
+from specforge_dstill.data.chat import TokenSample
 from specforge_dstill.data.feature_record import RecordFormat
+from specforge_dstill.data.left_out import LeftOutError
 from specforge_dstill.data.manifest import SAMPLES, CacheManifest
-from specforge_dstill.data.markers import Marker, MarkerError, claim, marker_name, read_marker
+from specforge_dstill.data.markers import Marker, MarkerError, Row, claim, marker_name, read_marker
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import remove_quietly, temporary_files, write_atomically
 from specforge_dstill.trajectory_store.sharding import partition, shard_count, shard_samples
@@ -104,12 +105,12 @@ def capture_samples(
     return done
 
 
-def _get(samples: Sequence[TokenSample], index: int) -> TokenSample | str:
-    """The sample, or the id of a conversation whose answers the template rewrites."""
+def _get(samples: Sequence[TokenSample], index: int) -> TokenSample | Row:
+    """The sample, or the marker's row that tells why there is none."""
     try:
         return samples[index]
-    except RewrittenAnswersError as error:
-        return error.conversation
+    except LeftOutError as error:
+        return {"id": error.conversation, "dropped": error.why}
 
 
 def _finish(folder: Path, manifest: CacheManifest, shards: range) -> CacheManifest | None:
@@ -124,10 +125,10 @@ def _finish(folder: Path, manifest: CacheManifest, shards: range) -> CacheManife
     reasons = [(row["dropped"], row["id"]) for row in rows if "dropped" in row]
     dropped = dict(sorted(Counter(reason for reason, _ in reasons).items()))
     if not written:
-        why = "; ".join(f"{count} with {reason}" for reason, count in dropped.items())
+        why = "; ".join(f"{reason} ({count})" for reason, count in dropped.items())
         raise UserError(
-            f"{folder}: no conversation gave a usable sample: {why or 'none given'} (samples are "
-            f"cut at data.max_length, {manifest.max_length} tokens)"
+            f"{folder}: no conversation gave a usable sample: {why or 'none given'}; samples are "
+            f"cut at data.max_length, {manifest.max_length} tokens"
         )
     ids = {reason: [i for r, i in reasons if r == reason][:_NAMED_IDS] for reason in dropped}
     listed = jsonl.lines(written)

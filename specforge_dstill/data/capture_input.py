@@ -15,6 +15,7 @@ from specforge_dstill.data.conversations import Conversation
 from specforge_dstill.data.encoding import Encoding
 from specforge_dstill.data.feature_files import SCALE
 from specforge_dstill.data.float8 import FLOAT8
+from specforge_dstill.data.left_out import LeftOutError
 from specforge_dstill.data.manifest import CacheManifest
 from specforge_dstill.data.sample_check import dtype_name
 from specforge_dstill.data.target_identity import config_hash, weights_fingerprint
@@ -44,13 +45,13 @@ class TokenizedConversations(Sequence[chat.TokenSample]):
         return self._encode(self._conversations[index])
 
     def check_some(self) -> None:
-        """Refuse a template that rewrites the answers of every one of the first conversations."""
-        first: chat.RewrittenAnswersError | None = None
+        """Raise what leaves the first conversation out, if the next ones are left out, too."""
+        first: LeftOutError | None = None
         for conversation in self._conversations[:_PROBED]:
             try:
                 self._encode(conversation)
                 return
-            except chat.RewrittenAnswersError as error:
+            except LeftOutError as error:
                 first = first or error
         if first is not None:
             raise first

@@ -29,7 +29,6 @@ Extract = Callable[[Sequence[TokenSample]], list[Features]]
 #: Reasons for leaving a conversation out.
 NO_PAIR = "no two neighbouring scored tokens"
 NOT_FINITE = "features that are not finite"
-REWRITTEN = "answers rewritten by the chat template"
 
 
 def sample_file(index: int, shard_size: int) -> str:
@@ -58,9 +57,9 @@ class ShardWriter:
         return marker is not None and marker.complete and not self._changed(marker)
 
     def capture_shard(
-        self, shard: int, samples: dict[int, TokenSample | str], extract: Extract
+        self, shard: int, samples: dict[int, TokenSample | Row], extract: Extract
     ) -> None:
-        """Write the shard's missing files and enter all of them.
+        """Write the shard's missing files and enter all of them; a row is entered as it is.
 
         Batches are those of the whole shard, so that a file's last digits do not depend on
         what was there before; a batch that is all there is skipped.
@@ -68,8 +67,8 @@ class ShardWriter:
         rows = self._entered(shard, list(samples))
         usable: list[tuple[int, TokenSample]] = []
         for index, sample in samples.items():
-            if isinstance(sample, str):
-                rows[index] = {"id": sample, "dropped": REWRITTEN}
+            if not isinstance(sample, TokenSample):
+                rows[index] = sample
             elif not sample.usable():
                 rows[index] = {"id": sample.id, "dropped": NO_PAIR}
             else:

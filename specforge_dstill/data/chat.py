@@ -17,20 +17,9 @@ from torch import Tensor
 from specforge_dstill.data.answer_spans import Render, answer_spans
 from specforge_dstill.data.chat_templates import OWN_TEMPLATE, named_template, template_names
 from specforge_dstill.data.conversations import Conversation, Message
+from specforge_dstill.data.left_out import RefusedByTemplateError, RewrittenAnswersError
 from specforge_dstill.data.targets import load_config
-from specforge_dstill.errors import UserError, reason
-
-
-class RewrittenAnswersError(UserError):
-    """The chat template shows none of a conversation's answers as the target gave it."""
-
-    def __init__(self, conversation: str) -> None:
-        super().__init__(
-            f"conversation {conversation!r}: the chat template rewrites every answer, so none can "
-            "be scored; give the same --template-kwargs as for regenerate, or name one of "
-            "SpecForge's templates with --chat-template"
-        )
-        self.conversation = conversation
+from specforge_dstill.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +42,7 @@ class TokenSample:
         return bool((self.loss_mask[:-1].bool() & self.loss_mask[1:].bool()).any())
 
 
-#: Turns a conversation into a sample; what ``chat_encoder`` gives.
+#: Turns a conversation into a sample, or raises LeftOutError; what ``chat_encoder`` gives.
 Encoder = Callable[[Conversation], TokenSample]
 
 
@@ -140,9 +129,7 @@ def _renderer(tokenizer: Any, kwargs: Mapping[str, Any], name: str) -> Render:
                 **kwargs,
             )
         except Exception as error:  # jinja2's and the template's own raise_exception
-            raise UserError(
-                f"conversation {name!r}: the chat template refuses it: {reason(error)}"
-            ) from error
+            raise RefusedByTemplateError(name, error) from error
 
     return render
 
@@ -177,15 +164,18 @@ def _specforge_encoder(
     from specforge.data.preprocessing import preprocess_conversations
 
     def encode(conversation: Conversation) -> TokenSample:
-        coded = preprocess_conversations(
-            tokenizer,
-            [[m.for_template() for m in conversation.messages]],
-            template,
-            max_length=max_length,
-            train_only_last_turn=last_only,
-            tools=[[]],
-            **{key: [value] for key, value in kwargs.items()},
-        )
+        try:
+            coded = preprocess_conversations(
+                tokenizer,
+                [[m.for_template() for m in conversation.messages]],
+                template,
+                max_length=max_length,
+                train_only_last_turn=last_only,
+                tools=[[]],
+                **{key: [value] for key, value in kwargs.items()},
+            )
+        except Exception as error:  # jinja2's and the template's own raise_exception
+            raise RefusedByTemplateError(conversation.id, error) from error
         ids, mask = coded["input_ids"][0][0], coded["loss_mask"][0][0]
         return _sample(conversation.id, ids.tolist(), mask.tolist(), max_length)
 

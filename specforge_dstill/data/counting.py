@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from specforge_dstill.data.chat import Encoder, RewrittenAnswersError
+from specforge_dstill.data.chat import Encoder
 from specforge_dstill.data.conversations import Conversation, Message, Prompt
 from specforge_dstill.data.estimate import Counts
+from specforge_dstill.data.left_out import LeftOutError
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.anchors import valid_anchors
 
@@ -40,7 +41,7 @@ def count_conversations(
         update(1)
         try:
             sample = encode(conversation)
-        except RewrittenAnswersError:
+        except LeftOutError:
             tally.left_out += 1
             continue
         if not sample.usable():

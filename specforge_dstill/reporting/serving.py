@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import nan
 
 import numpy as np
 
 from specforge_dstill.evaluation.intervals import DRAWS, Quantity, combine
 from specforge_dstill.evaluation.serving import Request, Served, ServingReport, paired
-from specforge_dstill.reporting.facts import template_warnings
 from specforge_dstill.reporting.grid import Place, Rate, SpeedGrid
 from specforge_dstill.reporting.prompts import PromptResamples
+from specforge_dstill.reporting.served_warnings import served_warnings
 from specforge_dstill.reporting.settings import Method, grouped, template_text
 
 
@@ -42,19 +42,8 @@ def _grid(reports: Mapping[int, ServingReport]) -> SpeedGrid:
         _rates(reports),
         details,
         tuple(reports),
-        tuple(_warnings(reports)),
+        tuple(dict.fromkeys(served_warnings(reports))),
     )
-
-
-def _warnings(reports: Mapping[int, ServingReport]) -> Iterator[str]:
-    yield from template_warnings(next(iter(reports.values())).details)
-    for one in (served for report in reports.values() for served in report.served):
-        where = f"{one.drafter or 'without a drafter'}, {one.data_set}, T = {one.temperature:g}, "
-        where += f"C = {one.concurrency}"
-        if one.left_out:
-            yield f"{where}: {len(one.left_out)} turns left out (refused by the server)."
-        if one.retried:
-            yield f"{where}: {one.retried} requests were sent again; throughput counts the waiting."
 
 
 def _point(served: Served) -> tuple[str, float, int]:

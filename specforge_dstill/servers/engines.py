@@ -71,7 +71,10 @@ class Engine(Protocol):
     def options(self) -> Mapping[str, Any]: ...
 
     def of_answer(self, content: Mapping[str, Any]) -> Drafted | None:
-        """The drafts of one answer (a chat completion); None where it does not tell."""
+        """The drafts of one answer (a chat completion); None where it does not tell.
+
+        Errors: ``UserError`` where nothing else tells them.
+        """
         ...
 
     def snapshot(self) -> Snapshot:

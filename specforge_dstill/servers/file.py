@@ -16,6 +16,8 @@ from specforge_dstill.servers.load_point import LoadPoint
 
 #: Details that gather what every command brings; the last command's count.
 _GATHERED = ("prompts", "servers")
+#: What files of earlier versions do not tell of a server.
+_TOLD_LATER = {"quantization"}
 _ONLY_RECORDED = (*_GATHERED, "date", "cache", "note")
 
 
@@ -56,16 +58,24 @@ class ServersFile:
             _key(one, one.temperature) for one in self.report.served
         }
 
+    @property
+    def details(self) -> dict[str, Any]:
+        """The last command's, with the prompts and servers of all."""
+        return self._gathered(self.report)
+
     def add(self, served: Served) -> None:
         """Keep a cell. Errors: ``UserError`` when the file system refuses."""
         held = self.report
+        report = ServingReport((*held.served, served), self._gathered(held))
+        make_folder(self._path.parent)
+        write_atomically(self._path, report.to_json().encode())
+
+    def _gathered(self, held: ServingReport) -> dict[str, Any]:
         gathered = {
             name: {**held.details.get(name, {}), **self._details.get(name, {})}
             for name in _GATHERED
         }
-        report = ServingReport((*held.served, served), {**self._details, **gathered})
-        make_folder(self._path.parent)
-        write_atomically(self._path, report.to_json().encode())
+        return {**self._details, **gathered}
 
     def _check(self, report: ServingReport) -> None:
         held = report.details
@@ -89,7 +99,8 @@ class ServersFile:
         for name, now in self._details["servers"].items():
             before = report.details["servers"].get(name)
             if name in measured and before is not None:
-                changed = differences(before, now, ignored=("url",))
+                untold = _TOLD_LATER - {*before}
+                changed = differences(before, now, ignored=("url", *untold))
                 if changed:
                     yield f"the server of {name}: {changed}"
 

@@ -55,7 +55,9 @@ class VLLM:
     note: ClassVar[str] = (
         "τ is 1 + accepted tokens / drafts as vLLM counts them: tokens accepted past the end of "
         "an answer count, steps without a draft do not. An interval over prompts needs a server "
-        "that was started with --per-request-spec-decode-metrics summary."
+        "that was started with --per-request-spec-decode-metrics summary. vLLM does not tell how "
+        "it was launched (parallelism, dtype, quantization): that both servers were alike is not "
+        "checked."
     )
 
     @classmethod

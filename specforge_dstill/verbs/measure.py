@@ -16,11 +16,12 @@ from specforge_dstill.data.batches import batches_by_length
 from specforge_dstill.data.capture_input import FP8
 from specforge_dstill.data.capture_plan import CapturePlan
 from specforge_dstill.data.capture_transformers import TransformersExtractor
-from specforge_dstill.data.chat import RewrittenAnswersError, TokenSample
+from specforge_dstill.data.chat import TokenSample
 from specforge_dstill.data.conversations import read_conversations
 from specforge_dstill.data.estimate import Counts
 from specforge_dstill.data.feature_record import RecordFormat, record_bytes
 from specforge_dstill.data.float8 import FLOAT8
+from specforge_dstill.data.left_out import LeftOutError
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import nearest_folder, write_atomically, writing
 from specforge_dstill.maths.rollout import CommitRule
@@ -69,7 +70,7 @@ def _samples(args: argparse.Namespace, settings: Settings) -> list[TokenSample]:
     encode = encoding_of(args, settings).encode
     samples = []
     for conversation in read_conversations(args.conversations, limit=_CONVERSATIONS):
-        with contextlib.suppress(RewrittenAnswersError):
+        with contextlib.suppress(LeftOutError):
             samples.append(encode(conversation))
     if not samples:
         raise UserError(

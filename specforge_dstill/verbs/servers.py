@@ -18,6 +18,7 @@ from specforge_dstill.evaluation.interleaved import WARM_UP_RUNS, WARM_UP_TOKENS
 from specforge_dstill.evaluation.sampling import Sampling
 from specforge_dstill.evaluation.serving import Served, ServingReport
 from specforge_dstill.evaluation.speed import PLAIN
+from specforge_dstill.reporting.served_warnings import launch_warnings
 from specforge_dstill.runfile import DEFAULT_PATH, load_run
 from specforge_dstill.servers.client import Client
 from specforge_dstill.servers.connect import check_alike, connect
@@ -83,6 +84,8 @@ class ServersRoute:
     def measure(self, path: Path) -> ServingReport:
         """Measure the cells that are not in ``path`` yet, writing it after each; all of them."""
         file = ServersFile(path, self._details())
+        for warning in launch_warnings(file.details):
+            say(warning)
         cells = list(self._cells())
         missing = [cell for cell in cells if not file.has(cell)]
         if len(missing) < len(cells):

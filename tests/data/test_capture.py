@@ -352,8 +352,45 @@ def test_a_device_that_is_not_there_is_told_first(
 
 
 def test_a_cut_at_max_length_drops(run_file: Path, conversations: Path) -> None:
-    with pytest.raises(UserError, match="no conversation gave a usable sample: 7 with no two"):
+    with pytest.raises(
+        UserError, match=r"gave a usable sample: no two neighbouring scored tokens \(7\); "
+    ):
         run_verb(run_file, conversations, "data.max_length=10")
+
+
+ALTERNATING = (
+    "{% for m in messages %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("template", ["tokenizer", "lfm"])
+def test_a_conversation_that_the_template_refuses_is_left_out_and_counted(
+    run_file: Path, conversations: Path, tmp_path: Path, target: Path,
+    capsys: pytest.CaptureFixture[str], template: str,
+) -> None:  # fmt: skip
+    """One such line must not end a capture that runs for hours."""
+    strict = shutil.copytree(target, tmp_path / "strict")
+    (strict / "chat_template.jinja").write_text(ALTERNATING)
+    asked, answered = {"role": "user", "content": "w0"}, {"role": "assistant", "content": "w1 w2"}
+    bad = {"id": "bad", "conversations": [asked, asked, answered]}
+    with conversations.open("a", encoding="utf-8") as handle:
+        handle.write(json.dumps(bad) + "\n")
+    more = (f"model.target_model_path={strict}", "--chat-template", template)
+    assert run_verb(run_file, conversations, *more) == 0
+    assert "; 1 left out: refused by the chat template\n" in capsys.readouterr().out
+    manifest = CacheManifest.read(tmp_path / "cache")
+    assert manifest is not None
+    assert (manifest.samples, manifest.dropped_ids) == (
+        7,
+        {"refused by the chat template": ["bad"]},
+    )
+    only_bad = write_lines(tmp_path / "bad.jsonl", [bad])
+    with pytest.raises(UserError, match="'bad': the chat template refuses it: roles must alternat"):
+        run_verb(run_file, only_bad, *more, "--output", tmp_path / "other")
 
 
 def test_ranks_of_torchrun_share_the_work(

@@ -222,7 +222,7 @@ def test_nothing_usable(model: Any, tmp_path: Path) -> None:
         capture_here(tmp_path, make_samples([9, 5], scored=1), TransformersExtractor(model, LAYERS))
     assert str(caught.value) == (
         f"{tmp_path}: no conversation gave a usable sample: "
-        "2 with no two neighbouring scored tokens (samples are cut at data.max_length, 64 tokens)"
+        "no two neighbouring scored tokens (2); samples are cut at data.max_length, 64 tokens"
     )
 
 

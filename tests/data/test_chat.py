@@ -9,7 +9,6 @@ import pytest
 from transformers import dynamic_module_utils
 
 from specforge_dstill.data.chat import (
-    RewrittenAnswersError,
     answer_text,
     chat_encoder,
     prompt_tokens,
@@ -17,6 +16,7 @@ from specforge_dstill.data.chat import (
 )
 from specforge_dstill.data.chat_templates import template_hash
 from specforge_dstill.data.conversations import Conversation, Message
+from specforge_dstill.data.left_out import RewrittenAnswersError
 from specforge_dstill.errors import UserError
 
 from .conftest import make_tokenizer

@@ -7,13 +7,18 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from specforge_dstill.data.chat import RewrittenAnswersError, TokenSample
+from specforge_dstill.data.chat import TokenSample
 from specforge_dstill.data.conversations import Conversation, Message, Prompt
 from specforge_dstill.data.counting import (
     count_conversations,
     count_prompts,
     counts_by_hand,
     spread,
+)
+from specforge_dstill.data.left_out import (
+    LeftOutError,
+    RefusedByTemplateError,
+    RewrittenAnswersError,
 )
 from specforge_dstill.errors import UserError
 
@@ -24,9 +29,15 @@ MASKS = {
 }
 
 
+LEFT_OUT: dict[str, LeftOutError] = {
+    "rewritten": RewrittenAnswersError("rewritten"),
+    "refused": RefusedByTemplateError("refused", ValueError("roles must alternate")),
+}
+
+
 def encode(conversation: Conversation) -> TokenSample:
-    if conversation.id == "rewritten":
-        raise RewrittenAnswersError(conversation.id)
+    if conversation.id in LEFT_OUT:
+        raise LEFT_OUT[conversation.id]
     mask = torch.tensor(MASKS[conversation.id])
     return TokenSample(conversation.id, torch.arange(len(mask)), mask)
 
@@ -38,15 +49,15 @@ def conversations(*names: str) -> list[Conversation]:
 def test_conversations_by_hand() -> None:
     told: list[int] = []
     found = count_conversations(
-        conversations("a", "b", "rewritten", "c"),
+        conversations("a", "b", "rewritten", "refused", "c"),
         encode,
         anchors_per_sample=3,
         update=told.append,
     )
-    assert (found.samples, found.left_out) == (2, 2)
+    assert (found.samples, found.left_out) == (2, 3)
     assert (found.tokens, found.scored, found.anchors) == (6 + 7, 3 + 6, 2 + 4)
     assert found.blocks == 2 + 3  # at most three of the four
-    assert sum(told) == 4
+    assert sum(told) == 5
     every = count_conversations(conversations("a", "c"), encode, anchors_per_sample=None)
     assert every.blocks == every.anchors == 6
     with pytest.raises(UserError, match="none of the 1 conversations"):

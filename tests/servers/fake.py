@@ -24,6 +24,7 @@ class Fake(ThreadingHTTPServer):
         refuse: turns with this text get a 400.
         tells: whether vLLM tells drafts by request.
         weights: where SGLang says that its drafter's are.
+        launch: what else SGLang says of its launch.
         before: called with each request's body before it is answered.
     """
 
@@ -39,6 +40,7 @@ class Fake(ThreadingHTTPServer):
         self.statuses: list[int] = []
         self.refuse, self.tells, self.started = "", False, 100.0
         self.weights = ""
+        self.launch: dict[str, Any] = {"tp_size": 1, "quantization": None}
         self.models = [{"id": "tiny", "parent": None}, {"id": "adapter", "parent": "tiny"}]
         self.before: Callable[[dict[str, Any]], None] = lambda body: None
 
@@ -60,8 +62,8 @@ class Fake(ThreadingHTTPServer):
                 "version": "0.5.23",
                 "speculative_algorithm": algorithm,
                 "speculative_draft_model_path": self.weights or None,
-                "tp_size": 1,
                 "random_seed": self.started,
+                **self.launch,
             }
         if self.engine == "vllm" and path == "/version":
             return {"version": "0.30.0"}

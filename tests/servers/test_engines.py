@@ -20,7 +20,12 @@ def test_each_finds_its_own_servers_alone(sglang: Fake, vllm: Fake) -> None:
     found = SGLang.find(at(sglang))
     assert found is not None
     assert (found.name, found.version, found.drafts) == ("SGLang", "0.5.23", True)
-    assert found.about == {"tp_size": 1, "speculative_algorithm": "DFLASH"}
+    assert found.about == {
+        "tp_size": 1,
+        "quantization": None,
+        "speculative_algorithm": "DFLASH",
+        "speculative_draft_model_path": None,
+    }
     other = VLLM.find(at(vllm))
     assert other is not None
     assert (other.name, other.version, other.drafts) == ("vLLM", "0.30.0", True)
@@ -48,6 +53,23 @@ def test_drafts_of_an_answer(sglang: Fake, vllm: Fake) -> None:
     assert SGLang(at(sglang), {"speculative_algorithm": "EAGLE"}).of_answer(one_token) == Drafted(
         0, 0
     )
+
+
+def test_sglang_that_does_not_tell_its_drafts(sglang: Fake) -> None:
+    """An older release, or a router in between: its drafts are not 0 but unknown."""
+    found = SGLang.find(at(sglang))
+    assert found is not None
+    for choice, missing in (
+        ({}, "no meta_info"),
+        ({"meta_info": None}, "no meta_info"),
+        (
+            {"meta_info": {"spec_verify_ct": 4, "spec_accept_token_num": 7}},
+            "no spec_num_correct_drafts in its meta_info",
+        ),
+    ):
+        told = f"{sglang.url}: an answer of SGLang 0.5.23 has {missing}, .* of 0.5.13 or newer"
+        with pytest.raises(UserError, match=told):
+            found.of_answer({"choices": [choice]})
 
 
 def test_counters_are_summed_over_labels() -> None:

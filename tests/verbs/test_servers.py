@@ -81,6 +81,7 @@ def test_first_without_and_then_with_the_drafter(
     assert "–" not in table.splitlines()[3], "S is there"
     assert "accepted past the end of an answer count" in table
     assert "second turn (MT-Bench) follows the server's own first answer" in table
+    assert "vLLM does not tell how it was launched" in table
     details = report.details
     assert (details["engine"], details["target"]) == ("vLLM", "tiny")
     assert details["servers"] == {"plain": {"url": plain.url}, "student": {"url": drafting.url}}
@@ -137,6 +138,38 @@ def test_another_drafter_under_the_same_name_needs_another_folder(
         assert "--output" in line
         assert evaluate(folder, *with_drafter(elsewhere, "retrained"), *cells) == 0
         assert len(elsewhere.bodies) == PER_CELL
+
+
+def test_servers_launched_differently_are_warned_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is measured, and wherever the server without a drafter was measured."""
+    cells = ("--temperature=0", "--concurrency=1")
+    with serving("sglang") as plain, serving("sglang", drafts=True) as drafting:
+        assert evaluate(folder, f"--plain-server={plain.url}", *cells) == 0
+        assert evaluate(folder, *with_drafter(drafting), *cells) == 0
+        assert "launched" not in capsys.readouterr().err
+        drafting.launch["tp_size"], drafting.statuses = 8, [418]
+        assert evaluate(folder, *with_drafter(drafting, "other"), *cells) == 2
+    told = "the servers with other and without a drafter were launched with tp_size 8 and 1: S is"
+    assert told in capsys.readouterr().err
+
+
+def test_what_earlier_versions_did_not_record_is_no_change(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = ("--temperature=0", "--concurrency=1")
+    with serving("sglang", drafts=True) as server:
+        server.launch["quantization"] = "fp8"
+        assert evaluate(folder, *with_drafter(server), *cells) == 0
+        path = folder / "results/servers.json"
+        content = json.loads(path.read_text())
+        del content["details"]["servers"]["student"]["quantization"]
+        write_json(path, content)
+        assert evaluate(folder, *with_drafter(server), *cells, "--concurrency=2") == 0
+        server.launch["quantization"] = None
+        line = mistake(capsys, evaluate(folder, *with_drafter(server), *cells))
+    assert "the server of student: quantization was 'fp8' and is now None" in line
 
 
 def test_words_under_the_table_may_change(folder: Path, drafting: Fake) -> None:
