@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tests import tiny
 
@@ -33,6 +35,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in missing.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def memory_files() -> Iterator[None]:
+    """What a test leaves at ``memory://``, which a whole process shares, is removed after it."""
+    yield
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture(scope="session")

@@ -38,13 +38,10 @@ SHARD = shard_name(1, 4)
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_files: None) -> None:
     """An empty storage, a cache folder of its own, and no waiting between tries."""
     monkeypatch.setattr(remote_folder, "DELAYS", (0.0, 0.0, 0.0))
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    yield
-    MemoryFileSystem.store.clear()
-    MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture

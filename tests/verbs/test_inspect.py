@@ -185,6 +185,7 @@ def test_a_store_elsewhere_by_its_url(
     tiny_inputs: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    memory_files: None,
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "shards"))
     collect("memory://inspected", tiny_inputs / "cache")
