@@ -41,8 +41,9 @@ $(STAMP): setup.py pyproject.toml requirements-cpu.txt Makefile
 	fi
 	@touch $@
 
+# On the CPU, also where there is a GPU: its stages are two processes.
 demo: $(STAMP)
-	$(BIN)/python examples/demo/run.py
+	CUDA_VISIBLE_DEVICES= $(BIN)/python examples/demo/run.py
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q

@@ -46,7 +46,7 @@ VERBS = {
     ),
     "estimate": Verb(
         "specforge_dstill.verbs.estimate",
-        "tell what features and trajectories will take",
+        "tell the bytes and hours of features, trajectories and training",
         "estimate --config dstill.yaml --conversations answers.jsonl",
     ),
     "inspect": Verb(

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+#: Where the parts of the package are named.
+CODE = ROOT / "specforge_dstill" / "README.md"
 _FENCED = re.compile(r"^```(?:bash|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ASSIGNED = re.compile(r"^[A-Z_]+=\S*\s+")
 #: What our commands begin with, wherever in a text they stand.
@@ -20,6 +22,7 @@ def documents() -> list[Path]:
     """Every Markdown file of ours but results."""
     return [
         ROOT / "README.md",
+        CODE,
         *sorted(ROOT.glob("configs/**/README.md")),
         *sorted(p for p in ROOT.glob("examples/**/README.md") if "results" not in p.parts),
     ]

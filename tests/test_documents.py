@@ -17,7 +17,7 @@ from specforge_dstill.train import build_parser
 from specforge_dstill.verbs import evaluation_inputs
 from tests import tiny
 from tests.ablations.grids import write_grid
-from tests.documents import ROOT, documents, fenced, ours
+from tests.documents import CODE, ROOT, documents, fenced, ours
 from tests.modes.running import train
 from tests.servers.fake import Fake, serving
 from tests.trained import texts, write_prompts
@@ -117,15 +117,17 @@ def test_every_verb_shows_a_command_that_it_takes() -> None:
 
 
 def test_the_tree_names_every_part_of_the_package() -> None:
-    readme = (ROOT / "README.md").read_text()
-    tree = readme[readme.index("## The tree") : readme.index("## Limits")]
+    readme = CODE.read_text()
+    tree = readme[readme.index("## The tree") :]
     package = ROOT / "specforge_dstill"
     parts = [p.name for p in package.iterdir() if p.is_dir() and not p.name.startswith("__")]
     for part in sorted(parts):
-        assert f"{part}/" in tree, f"specforge_dstill/{part} is not in README's tree"
+        assert f"{part}/" in tree, f"specforge_dstill/{part} is not in {CODE.name}'s tree"
     for example in sorted(p.name for p in (ROOT / "examples").iterdir() if p.is_dir()):
         if not example.startswith("__"):
-            assert f"examples/{example}/" in tree, f"examples/{example} is not in README's tree"
+            assert f"examples/{example}/" in tree, (
+                f"examples/{example} is not in {CODE.name}'s tree"
+            )
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
@@ -139,9 +141,9 @@ def test_every_link_leads_somewhere(path: Path) -> None:
             assert heading in {title.lower().replace(" ", "-") for title in titles}, link
 
 
-def test_every_file_that_the_readme_names_is_there() -> None:
-    readme = (ROOT / "README.md").read_text()
-    table = readme[readme.index("## The paper, and where it is") : readme.index("## Speed")]
+def test_every_file_that_the_table_of_the_code_names_is_there() -> None:
+    readme = CODE.read_text()
+    table = readme[readme.index("## The paper, and where it is") : readme.index("## The tree")]
     named = [
         word for word in table.replace("`", " ").replace(",", " ").split() if word.endswith(".py")
     ]

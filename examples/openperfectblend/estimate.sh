@@ -1,6 +1,6 @@
 #!/bin/bash
 # What it takes in bytes and hours, before it is started. The number of prompts is the data set's;
-# with ANSWERS at hand: --conversations "$ANSWERS" --tokenize 10000 in the place of the first line.
+# with ANSWERS at hand: --conversations "$ANSWERS" --tokenize 10000 in the place of --samples … --tokens-per-sample ….
 source "$(dirname "$0")/settings.sh"
 
 estimate() {

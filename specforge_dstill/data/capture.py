@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--mode",
         default="dflash",
-        help="whose layers and tensors; a DSpark draft config makes dflash and our modes dspark "
-        "(default: dflash)",
+        help="the mode that will read the cache; what a DSpark draft config needs besides is "
+        "captured by itself (default: dflash)",
     )
     add(
         "--conversations",
@@ -51,7 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--output", type=Path, metavar="FOLDER", help="default: data.hidden_states_path")
     add("--limit", type=positive, metavar="N", help="capture the first N conversations only")
-    add("--backend", choices=("transformers", "sglang"), default="transformers")
+    add(
+        "--backend",
+        choices=("transformers", "sglang"),
+        default="transformers",
+        help="what runs the target (default: transformers)",
+    )
     add(
         "--chat-template",
         metavar="NAME",
@@ -85,7 +90,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_placement(transformers, default="this rank's GPU when there is one")
     engine = parser.add_argument_group("--backend sglang").add_argument
-    engine("--tp-size", type=positive, default=1, help="GPUs that share one copy of the target")
+    engine(
+        "--tp-size",
+        type=positive,
+        default=1,
+        help="GPUs that share one copy of the target (default: 1)",
+    )
     engine(
         "--engine-options",
         type=json_object,

@@ -24,6 +24,7 @@ def draw_reveal(
 
     Args:
         levels: reveal probabilities in [0, 1), see :func:`reveal_levels`.
+        generator: on the CPU.
 
     Returns:
         [N, B] bool, on the CPU where the draw happens.

@@ -67,9 +67,12 @@ def row_loss(
     Args:
         logits: [R, V] float. Changed on the way, and as they were on return.
         targets: [R] int64.
-        retained: the teacher's distribution; None leaves the whole of the cross-entropy, alone.
-        alpha: the KL's share, in [0, 1]; says nothing without a distribution.
+        retained: the teacher's distribution, of k < V ids; None for cross-entropy alone.
+        alpha: the KL's share, in [0, 1]; not used when ``retained`` is None.
         out: [R, V], memory for the gradient.
+
+    Returns:
+        The rows' terms in nats, not yet weighted by alpha, and the gradient of their weighted sum.
     """
     target_logit = logits.gather(1, targets[:, None])
     if retained is None:

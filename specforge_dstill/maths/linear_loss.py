@@ -78,6 +78,8 @@ def linear_loss(
 ) -> LinearLoss:
     """Weighted sum of Eq. 3 over rows whose logits are ``head``'s.
 
+    A numerator: the caller divides it by its denominator, summed over all ranks.
+
     Args:
         hidden: [R, H]; R may be 0, and the numerator is then 0 and still differentiable.
         head: the frozen LM head; no gradient is formed for it, whatever it asks for.
@@ -95,8 +97,9 @@ def linear_loss(
 
     Products are formed in the head's precision; autocast does not reach in here.
 
-    Errors: ``ValueError`` for no rows a tile, for a share of the KL without the teacher's
-    distribution, or when the retained ids leave no other.
+    Raises:
+        ValueError: ``rows_per_tile`` below 1, a share of the KL without the teacher's distribution,
+            or retained ids that leave no other.
     """
     if rows_per_tile < 1:
         raise ValueError(f"rows_per_tile must be at least 1, got {rows_per_tile}")

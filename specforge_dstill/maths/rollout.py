@@ -76,14 +76,23 @@ def rollout(
     of each is open, as many as ``2 rows_per_tile * V``.
 
     Args:
+        hidden, head: the drafter, as the head of this file has them.
         anchor_ids: [N] int64, the token at position 0 of each block.
+        block_size: B, anchor included.
+        steps: K, from 1 to B - 1.
+        rule: how tokens are picked and what is recorded.
         chain: corrects the logits of a pass from left to right: by the tokens that are committed,
             and by the pass's own where none is. Confidence and records are of corrected logits.
         generator: needed when ``rule.temperature > 0``; must live on ``anchor_ids``' device.
+        rows_per_tile: masked positions through the head at once.
 
     Returns:
         A :class:`Trajectory` on ``anchor_ids``' device. Positions past the end of a sequence
         are filled like any other.
+
+    Raises:
+        ValueError: a temperature without a generator, ``rows_per_tile`` below 1, ``steps`` outside
+            1..B-1, or ``top_k`` that does not leave the mask token out.
     """
     if rule.temperature > 0 and generator is None:
         raise ValueError("sampled commitment needs a generator")

@@ -18,6 +18,9 @@ class RootSchedule:
 
     ``start`` until ``warmup``, ``end`` from ``1 - cooldown``, half a cosine between them.
     With the defaults its average over training is 0.71, the figure in the paper.
+
+    Raises:
+        ValueError: a probability outside [0, 1], or no time between warm-up and cool-down.
     """
 
     start: float = 0.5
@@ -53,6 +56,8 @@ def draw_states(commit_pass: Tensor, *, p_root: float, generator: torch.Generato
 
     Args:
         commit_pass: [N, B] integer, 0 at the anchor.
+        p_root: in [0, 1], see :meth:`RootSchedule.p_root`.
+        generator: on the CPU.
 
     Returns:
         [N] int64, on the CPU where the draw happens.

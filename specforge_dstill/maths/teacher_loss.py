@@ -16,6 +16,9 @@ def position_log_weights(block_size: int, *, gamma: float | None = None) -> Tens
     """``log w_pos(i) = -(i - 1) / gamma`` for positions 0..B-1; zeros when ``gamma`` is None.
 
     Position 0 is the anchor, which is never scored; its value is not used.
+
+    Raises:
+        ValueError: a ``gamma`` of 0 or less.
     """
     if gamma is None:
         return torch.zeros(block_size, dtype=torch.float64)

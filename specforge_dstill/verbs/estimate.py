@@ -57,7 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes = parser.add_argument_group("in place of the run file").add_argument
     sizes("--layers", type=positive, metavar="L", help="target layers that are captured")
     sizes("--hidden", type=positive, metavar="H", help="the target's hidden size")
-    sizes("--dtype", choices=(*DTYPE_BYTES, *SHORT_NAMES), help="of the stored states")
+    sizes(
+        "--dtype",
+        choices=(*DTYPE_BYTES, *SHORT_NAMES),
+        help="of the stored states (default: model.torch_dtype, else bfloat16 with a GPU here and "
+        "float32 without)",
+    )
     sizes("--block-size", type=positive, metavar="B")
     sizes("--steps", type=positive, metavar="K", help="passes (default: dstill.steps, 8)")
     sizes("--top-k", type=natural, metavar="k", help="ids kept a position")
