@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -84,14 +84,20 @@ class Endpoint:
         if key := os.environ.get("OPENAI_API_KEY"):
             request.add_header("Authorization", f"Bearer {key}")
         try:
-            with urlopen(request, timeout=timeout) as response:
+            with _open(request, timeout) as response:
                 return Reply(response.status, response.read())
-        except HTTPError as error:
-            with error:
-                return Reply(error.code, error.read())
         except TimeoutError as error:
             raise NoReplyError(f"nothing within {timeout:g} s") from error
         except (OSError, HTTPException) as error:
             # URLError hides a timeout while connecting.
             inner = getattr(error, "reason", error)
             raise NoReplyError(reason(inner) if isinstance(inner, Exception) else inner) from error
+
+
+def _open(request: Request, timeout: float) -> HTTPResponse | HTTPError:
+    """The response, whatever its status; its body may still break off."""
+    try:
+        response: HTTPResponse = urlopen(request, timeout=timeout)
+    except HTTPError as error:
+        return error
+    return response

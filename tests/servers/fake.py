@@ -22,6 +22,7 @@ class Fake(ThreadingHTTPServer):
         pause: seconds an answer takes.
         statuses: of the next requests, instead of answers.
         refuse: turns with this text get a 400.
+        cut: bytes that errors announce and never send.
         tells: whether vLLM tells drafts by request.
         weights: where SGLang says that its drafter's are.
         launch: what else SGLang says of its launch.
@@ -38,7 +39,7 @@ class Fake(ThreadingHTTPServer):
         self.running = self.finished = self.rounds = self.accepted = 0
         self.flying = self.most_flying = 0
         self.statuses: list[int] = []
-        self.refuse, self.tells, self.started = "", False, 100.0
+        self.refuse, self.tells, self.started, self.cut = "", False, 100.0, 0
         self.weights = ""
         self.launch: dict[str, Any] = {"tp_size": 1, "quantization": None}
         self.models = [{"id": "tiny", "parent": None}, {"id": "adapter", "parent": "tiny"}]
@@ -142,17 +143,18 @@ class Handler(BaseHTTPRequestHandler):
         with server.lock:
             server.flying -= 1
         if status != 200:
-            self._reply(status, {"error": {"message": f"told to say {status}"}})
+            told = {"error": {"message": f"told to say {status}"}}
+            self._reply(status, told, cut=server.cut)
             return
         self._reply(200, server.answer(body))
         # vLLM counts an answer a moment after it was sent.
         time.sleep(0.02)
         server.book()
 
-    def _reply(self, status: int, content: Any) -> None:
+    def _reply(self, status: int, content: Any, *, cut: int = 0) -> None:
         data = (content if isinstance(content, str) else json.dumps(content)).encode()
         self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Content-Length", str(len(data) + cut))
         self.end_headers()
         self.wfile.write(data)
 

@@ -114,6 +114,15 @@ def test_passing_failures_are_told(vllm: Fake) -> None:
     assert len(served.requests) == len(PROMPTS)
 
 
+def test_an_error_that_breaks_off_is_asked_again(vllm: Fake) -> None:
+    """As a proxy's 502 may: it is no reply, like any that breaks off."""
+    vllm.statuses, vllm.cut = [200] * WARM_UP + [502], 5
+    assert run(vllm, at=1).retried == 1
+    vllm.statuses = [502] * 40
+    with pytest.raises(UserError, match=r"no answer to 'p-0' .*IncompleteRead.* 5 more expected"):
+        run(vllm, at=1)
+
+
 def test_a_refused_turn_is_left_out(vllm: Fake) -> None:
     vllm.refuse = "second"
     served = run(vllm, TALK)
