@@ -48,8 +48,17 @@ class AnswerSpan:
         return range(first, last + 1)
 
 
-def answer_spans(conversation: Conversation, render: Render) -> tuple[str, list[AnswerSpan]]:
-    """The rendered text and the answers in it that stand as the target gave them.
+def answered(conversation: Conversation, *, last_only: bool = False) -> list[int]:
+    """Places of the answers that have a text; with ``last_only`` of the very last one alone."""
+    messages = conversation.messages
+    answers = [i for i, message in enumerate(messages) if message.role == "assistant"]
+    return [i for i in (answers[-1:] if last_only else answers) if messages[i].content.strip()]
+
+
+def answer_spans(
+    conversation: Conversation, answers: Sequence[int], render: Render
+) -> tuple[str, list[AnswerSpan]]:
+    """The rendered text and those of the ``answers`` in it that stand as the target gave them.
 
     An answer counts when the prompt before it, rendered as for generation, and the answer
     right after it are both still there in the whole text: templates that strip the thinking
@@ -58,9 +67,8 @@ def answer_spans(conversation: Conversation, render: Render) -> tuple[str, list[
     messages = conversation.messages
     text = render(messages, False)
     spans = []
-    for i, message in enumerate(messages):
-        if message.role != "assistant":
-            continue
+    for i in answers:
+        message = messages[i]
         prompt, through = render(messages[:i], True), render(messages[: i + 1], False)
         limit = _common_length(through, text)
         end = _end_of(message.content, text, len(prompt), limit)
@@ -82,12 +90,9 @@ def _end_of(content: str, text: str, start: int, limit: int) -> int | None:
 
     Templates may trim the white space around an answer or around its thinking.
     """
-    words = content.split()
-    if not words:
-        return None
     exact = content.strip()
     at = text.find(exact, start, limit)
     if at >= 0:
         return at + len(exact)
-    found = re.compile(r"\s*".join(map(re.escape, words))).search(text, start, limit)
+    found = re.compile(r"\s*".join(map(re.escape, content.split()))).search(text, start, limit)
     return found.end() if found else None

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specforge_dstill.data.answer_spans import Render, answer_spans
+from specforge_dstill.data.answer_spans import Render, answer_spans, answered
 from specforge_dstill.data.chat_templates import OWN_TEMPLATE, named_template, template_names
 from specforge_dstill.data.conversations import Conversation, Message
 from specforge_dstill.data.left_out import RefusedByTemplateError, RewrittenAnswersError
@@ -103,15 +103,15 @@ def chat_encoder(
         )
 
     def encode(conversation: Conversation) -> TokenSample:
-        text, spans = answer_spans(conversation, _renderer(tokenizer, kwargs, conversation.id))
-        if not spans and any(
-            m.role == "assistant" and m.content.strip() for m in conversation.messages
-        ):
+        answers = answered(conversation, last_only=last_turn_only)
+        render = _renderer(tokenizer, kwargs, conversation.id)
+        text, spans = answer_spans(conversation, answers, render)
+        if answers and not spans:
             raise RewrittenAnswersError(conversation.id)
         coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids, offsets = coded["input_ids"], coded["offset_mapping"]
         mask = [0] * len(ids)
-        for span in spans[-1:] if last_turn_only else spans:
+        for span in spans:
             for position in span.tokens(ids, offsets, stop_ids):
                 mask[position] = 1
         return _sample(conversation.id, ids, mask, max_length)

@@ -52,6 +52,18 @@ def test_every_turn_is_scored(tokenizer: Any) -> None:
     assert last.input_ids[last.loss_mask.bool()].tolist() == [13, 14, END]
 
 
+def test_no_earlier_turn_is_scored_in_place_of_the_last(tokenizer: Any) -> None:
+    """``train_only_last_turn``: an empty last answer leaves nothing, a rewritten one is told."""
+    encode = encoder(tokenizer, last_turn_only=True)
+    assert not encode(talk("w0", "w1 w2", "w3", "")).loss_mask.any()
+    other = make_tokenizer()
+    other.chat_template = thinking_template(keep_last=False)
+    rewritten = talk("w0", "w1 w2", "w3", "<think> w4 </think> w5")
+    assert encoder(other)(rewritten).loss_mask.sum() == 3
+    with pytest.raises(RewrittenAnswersError):
+        encoder(other, last_turn_only=True)(rewritten)
+
+
 # As GPT-OSS's own: the reasoning is "thinking", and shown of the last answer only.
 HARMONY = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
