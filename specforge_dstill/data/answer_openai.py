@@ -9,6 +9,7 @@ from typing import Any
 
 from specforge_dstill.concurrently import run_concurrently
 from specforge_dstill.data.answer_transformers import LeaveOut, Save, first_messages
+from specforge_dstill.data.chat import CUT_CHARACTER
 from specforge_dstill.data.conversations import Conversation, Message, Prompt, reasoning_in
 from specforge_dstill.data.generation import draw_seed
 from specforge_dstill.errors import UserError
@@ -100,9 +101,10 @@ class OpenAIAnswers:
                 "finished answers are kept, run the same command to go on"
             ) from error
         choice = reply.choices[0]
+        text, cut = choice.message.content or "", choice.finish_reason == "length"
         return Message(
             "assistant",
-            choice.message.content or "",
+            text.rstrip(CUT_CHARACTER) if cut else text,
             reasoning_in(choice.message.to_dict()),
-            "length" if choice.finish_reason == "length" else None,
+            "length" if cut else None,
         )

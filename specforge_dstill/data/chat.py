@@ -1,6 +1,7 @@
 """From a conversation to token ids and the mask of the tokens that are scored.
 
-Scored is exactly what the target generated: an answer from its first token to its stop token.
+Scored are an answer's tokens up to its stop token, as its text, tokenized again, gives them. A
+first token that merges with the prompt's end is not scored: the target did not generate it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class TokenSample:
         return bool((self.loss_mask[:-1].bool() & self.loss_mask[1:].bool()).any())
 
 
+#: What a decoder puts for bytes that are no whole character.
+CUT_CHARACTER = "\ufffd"
 #: Turns a conversation into a sample, or raises LeftOutError; what ``chat_encoder`` gives.
 Encoder = Callable[[Conversation], TokenSample]
 
@@ -153,9 +156,20 @@ def prompt_tokens(
 
 
 def answer_text(tokenizer: Any, ids: Sequence[int], stop_ids: Sequence[int]) -> str:
-    """The text of a generated answer, without its stop token if it ends in one."""
-    kept = ids[:-1] if ids[-1] in stop_ids else ids
-    return str(tokenizer.decode(kept, skip_special_tokens=False))
+    """The text of a generated answer, without its stop token if it ends in one.
+
+    One cut inside a character ends before it: what stands there in its stead would give tokens
+    that the target did not generate.
+    """
+
+    def without(count: int) -> str:
+        return str(tokenizer.decode(ids[: len(ids) - count], skip_special_tokens=False))
+
+    if ids[-1] in stop_ids:
+        return without(1)
+    # Of a character's four bytes, a token each at most, a cut leaves up to three.
+    whole = (text for text in map(without, range(4)) if not text.endswith(CUT_CHARACTER))
+    return next(whole, without(0))
 
 
 def _specforge_encoder(

@@ -139,6 +139,14 @@ def test_reasoning_is_kept_under_vllms_name_for_it(
     assert read_conversations(output)[0].messages[1].reasoning_content == "hm"
 
 
+def test_half_a_character_at_a_cut_is_no_part_of_the_answer(stub: Stub, tmp_path: Path) -> None:
+    prompts = write_lines(tmp_path / "p.jsonl", [{"turns": ["its own \ufffd", "cut \ufffd"]}])
+    output = tmp_path / "answers.jsonl"
+    ask(stub.url, prompts, output)
+    answers = [m.content for m in read_conversations(output)[0].messages[1::2]]
+    assert answers == ["re: its own \ufffd", "re: cut "]
+
+
 def test_resume_asks_only_what_is_missing(stub: Stub, prompts: Path, tmp_path: Path) -> None:
     output = tmp_path / "answers.jsonl"
     ask(stub.url, prompts, output, "--limit", 4)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import dynamic_module_utils
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, dynamic_module_utils
 
 from specforge_dstill.data.chat import (
     answer_text,
@@ -197,6 +198,35 @@ def test_a_prompt_ends_where_the_answer_starts(tokenizer: Any) -> None:
 def test_an_answers_text_lacks_its_stop_token_only(tokenizer: Any) -> None:
     assert answer_text(tokenizer, [12, 13, END], (END,)) == "w2 w3"
     assert answer_text(tokenizer, [12, END, 13], (END,)) == "w2 <|im_end|> w3"
+
+
+def byte_tokenizer(*, fallback: bool) -> PreTrainedTokenizerFast:
+    """A token a byte: as byte-level BPE has them, or as SentencePiece's byte fallback."""
+    if fallback:
+        names = [f"<0x{byte:02X}>" for byte in range(256)]
+        decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    else:
+        names, decoder = sorted(pre_tokenizers.ByteLevel.alphabet()), decoders.ByteLevel()
+    vocabulary = {name: index for index, name in enumerate(names)}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=fallback))
+    if not fallback:
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoder
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_an_answer_cut_inside_a_character_ends_before_it(fallback: bool) -> None:
+    """What the decoder puts there would be scored as tokens that the target did not generate."""
+    tokenizer = byte_tokenizer(fallback=fallback)
+    ids = tokenizer("a日\U0001f600", add_special_tokens=False)["input_ids"]
+    assert len(ids) == 1 + 3 + 4
+    texts = [answer_text(tokenizer, ids[:count], (END,)) for count in range(1, 9)]
+    assert texts == ["a"] * 3 + ["a日"] * 4 + ["a日\U0001f600"]
+    # One that the target itself put before its stop token, or several of, are its own.
+    own = tokenizer("a\ufffd", add_special_tokens=False)["input_ids"]
+    assert answer_text(tokenizer, [*own, END], (END,)) == "a\ufffd"
+    assert answer_text(tokenizer, [*own, *own[1:]], (END,)) == "a\ufffd\ufffd"
 
 
 def test_specforge_templates(tokenizer: Any) -> None:
