@@ -4,11 +4,8 @@ source "$(dirname "$0")/settings.sh"
 
 url=$1
 shift
-# SGLang takes the effort from the template's options; vLLM reads GPT-OSS's in the request alone.
-body='{}'
-case $TEMPLATE in *reasoning_effort*) body=$TEMPLATE ;; esac
 mkdir -p "$(dirname "$ANSWERS")"
 # The paper, for GPT-OSS-120B: effort medium, temperature 0.7. Chosen: 4,096 tokens an answer.
 specforge-dstill regenerate --backend openai --base-url "$url/v1" --model "$TARGET" \
     --prompts mlabonne/open-perfectblend --output "$ANSWERS" --concurrency "${CONCURRENCY:-512}" \
-    --temperature 0.7 --max-new-tokens 4096 --template-kwargs "$TEMPLATE" --extra-body "$body" "$@"
+    --temperature 0.7 --max-new-tokens 4096 --template-kwargs "$TEMPLATE" "$@"

@@ -11,6 +11,7 @@ from typing import Any
 from specforge_dstill.data import jsonl
 from specforge_dstill.data.conversations import Conversation, Prompt, read_conversations
 from specforge_dstill.data.settings import differences, read_settings
+from specforge_dstill.data.template_options import in_template_kwargs
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import json_bytes, make_folder, write_atomically, writing
 
@@ -21,6 +22,12 @@ _ONLY_RECORDED = ("versions",)
 def settings_path(output: Path) -> Path:
     """Where the settings of ``output`` are kept."""
     return output.with_name(output.name + ".settings.json")
+
+
+def answer_settings(output: Path) -> dict[str, Any] | None:
+    """The settings that ``output`` was answered with, None when they are not there."""
+    found = read_settings(settings_path(output))
+    return None if found is None else in_template_kwargs(found)
 
 
 class AnswersFile:
@@ -59,7 +66,7 @@ class AnswersFile:
             self._done = [c.id for c in found]
 
     def _check_settings(self, settings: Mapping[str, Any]) -> None:
-        old = read_settings(settings_path(self._path))
+        old = answer_settings(self._path)
         has_answers = self._path.exists() and self._path.stat().st_size > 0
         if has_answers and old is None:
             raise UserError(

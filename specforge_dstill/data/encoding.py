@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from specforge_dstill.data import chat, targets
-from specforge_dstill.data.answers_file import settings_path
+from specforge_dstill.data.answers_file import answer_settings
 from specforge_dstill.data.capture_plan import CapturePlan
 from specforge_dstill.data.chat_templates import OWN_TEMPLATE
-from specforge_dstill.data.settings import read_settings
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Encoding:
             model.target_model_path, trust_remote_code=model.trust_remote_code
         )
         template = chat_template or plan.chat_template or OWN_TEMPLATE
-        generation = read_settings(settings_path(Path(conversations))) or {}
+        generation = answer_settings(Path(conversations)) or {}
         if template_kwargs is None:
             template_kwargs = generation.get("template_kwargs") or {}
         encode = chat.chat_encoder(

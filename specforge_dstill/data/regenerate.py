@@ -17,6 +17,11 @@ from specforge_dstill.data.benchmarks import BENCHMARKS, benchmark_prompts
 from specforge_dstill.data.conversations import Prompt, hub_name, read_prompts
 from specforge_dstill.data.progress import Progress
 from specforge_dstill.data.targets import DTYPES
+from specforge_dstill.data.template_options import (
+    in_template_kwargs,
+    refuse_template_options,
+    template_options,
+)
 from specforge_dstill.data.versions import library_versions
 from specforge_dstill.errors import UserError
 
@@ -59,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=json_object,
         default={},
         metavar="JSON",
-        help="""for the chat template, such as '{"enable_thinking": false}'""",
+        help="""for the chat template, such as '{"enable_thinking": false}' or, for GPT-OSS,
+        '{"reasoning_effort": "low"}'; capture takes them from the answers' settings""",
     )
     transformers = parser.add_argument_group("--backend transformers")
     local = transformers.add_argument
@@ -78,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=json_object,
         default={},
         metavar="JSON",
-        help="""added to each request, such as '{"reasoning_effort": "low"}'""",
+        help="""added to each request, such as '{"top_k": 20}'""",
     )
 
 
@@ -133,6 +139,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--top-p must be over 0 and at most 1, not {args.top_p:g}")
     if args.backend == "openai" and args.retries < 0:
         raise UserError(f"--retries must be 0 or more, not {args.retries}")
+    if args.backend == "openai":
+        refuse_template_options(args.extra_body, args.template_kwargs)
 
 
 def _prompts(source: str, *, limit: int | None) -> list[Prompt]:
@@ -156,13 +164,11 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         "template_kwargs": args.template_kwargs,
         "versions": library_versions("openai" if remote else "transformers", "torch"),
     }
-    return settings | ({"extra_body": args.extra_body} if remote else {"dtype": args.dtype})
+    settings |= {"extra_body": args.extra_body} if remote else {"dtype": args.dtype}
+    return in_template_kwargs(settings)
 
 
 def _openai(args: argparse.Namespace) -> Answers:
-    extra = dict(args.extra_body)
-    if args.template_kwargs:
-        extra["chat_template_kwargs"] = args.template_kwargs
     return OpenAIAnswers(
         base_url=args.base_url,
         model=args.model,
@@ -173,7 +179,7 @@ def _openai(args: argparse.Namespace) -> Answers:
         concurrency=args.concurrency,
         retries=args.retries,
         timeout=args.timeout,
-        extra_body=extra,
+        extra_body={**args.extra_body, **template_options(args.template_kwargs)},
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from specforge_dstill.data.answer_openai import REFUSED
 from specforge_dstill.data.answer_transformers import first_messages
 from specforge_dstill.data.conversations import Message, Prompt
+from specforge_dstill.data.template_options import template_options
 from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.sampling import Sampling
 from specforge_dstill.evaluation.serving import Request
@@ -18,7 +19,6 @@ from specforge_dstill.servers.engines import Engine
 
 #: Seconds before a failed request is sent again.
 PAUSES = (1.0, 4.0, 16.0)
-_EFFORT = "reasoning_effort"
 #: What reading an object of another shape gives.
 _NOT_AS_EXPECTED = (LookupError, TypeError, AttributeError, ValueError, OverflowError)
 _UNKNOWN, _BUSY, _BROKEN = 404, 429, 500
@@ -94,20 +94,15 @@ class Client:
     def _body(
         self, talk: Sequence[Message], sampling: Sampling, max_tokens: int, salt: str
     ) -> dict[str, Any]:
-        body = {
+        return {
             "model": self.model,
             "messages": [{"role": m.role, "content": m.content} for m in talk],
             "max_completion_tokens": max_tokens,
             "cache_salt": salt,
             **sampling_options(sampling),
             **self.engine.options,
+            **template_options(self.template_kwargs),
         }
-        if self.template_kwargs:
-            body["chat_template_kwargs"] = dict(self.template_kwargs)
-        if _EFFORT in self.template_kwargs:
-            # For gpt-oss vLLM writes its own system message, and reads the effort here alone.
-            body[_EFFORT] = self.template_kwargs[_EFFORT]
-        return body
 
     def _read(self, content: Mapping[str, Any], name: str, seconds: float) -> tuple[Request, str]:
         """A completion's numbers and its text. Errors: ``UserError`` for what is none."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from specforge_dstill.data import regenerate
+from specforge_dstill.data.answers_file import answer_settings, settings_path
 from specforge_dstill.data.conversations import read_conversations
 from specforge_dstill.errors import UserError
 
@@ -111,8 +112,7 @@ def test_answers_with_retries_and_several_in_flight(
 ) -> None:
     output = tmp_path / "answers.jsonl"
     kwargs = '{"enable_thinking": false}'
-    ask(stub.url, prompts, output, "--extra-body", '{"reasoning_effort": "low"}',
-        "--template-kwargs", kwargs)  # fmt: skip
+    ask(stub.url, prompts, output, "--extra-body", '{"top_k": 20}', "--template-kwargs", kwargs)
     found = read_conversations(output)
     assert [c.id for c in found] == [f"p-{i:06d}" for i in range(1, 11)] + ["two"]
     assert found[3].messages[1].content == "re: q3"
@@ -125,9 +125,58 @@ def test_answers_with_retries_and_several_in_flight(
     body = next(b for b in stub.bodies if b["messages"][-1]["content"] == "cut")
     assert [m["content"] for m in body["messages"]] == ["be brief", "first", "re: first", "cut"]
     assert body["temperature"] == 0.7
-    assert body["reasoning_effort"] == "low"
+    assert body["top_k"] == 20
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert "reasoning_effort" not in body
     assert len({b["seed"] for b in stub.bodies}) == 12
+
+
+LOW = '{"reasoning_effort": "low"}'
+
+
+def test_the_effort_is_for_request_and_template_alike(
+    stub: Stub, prompts: Path, tmp_path: Path
+) -> None:
+    """vLLM reads it in the request, SGLang in the template's options, capture in the settings."""
+    output = tmp_path / "answers.jsonl"
+    ask(stub.url, prompts, output, "--limit", 1, "--template-kwargs", LOW)
+    assert stub.bodies[-1]["reasoning_effort"] == "low"
+    assert stub.bodies[-1]["chat_template_kwargs"] == {"reasoning_effort": "low"}
+    settings = answer_settings(output)
+    assert settings is not None
+    assert settings["template_kwargs"] == {"reasoning_effort": "low"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "more"),
+    [
+        (LOW, []),
+        (LOW, ["--template-kwargs", '{"reasoning_effort": "high"}']),
+        ('{"chat_template_kwargs": {"enable_thinking": false}}', ["--template-kwargs", LOW]),
+    ],
+)
+def test_the_template_is_told_nothing_that_capture_would_not_know(
+    prompts: Path, tmp_path: Path, extra: str, more: list[str]
+) -> None:
+    with pytest.raises(UserError, match=r"for the chat template.* give it to --template-kwargs"):
+        ask("http://127.0.0.1:9/v1", prompts, tmp_path / "a.jsonl", "--extra-body", extra, *more)
+
+
+@pytest.mark.parametrize("before", [{}, {"reasoning_effort": "low"}])
+def test_answers_whose_request_alone_told_the_effort_are_gone_on_with(
+    stub: Stub, prompts: Path, tmp_path: Path, before: dict[str, str]
+) -> None:
+    output = tmp_path / "answers.jsonl"
+    ask(stub.url, prompts, output, "--limit", 1, "--template-kwargs", LOW)
+    path = settings_path(output)
+    told = {"template_kwargs": before, "extra_body": {"reasoning_effort": "low"}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | told))
+    ask(stub.url, prompts, output, "--template-kwargs", LOW)
+    assert len(read_conversations(output)) == 11
+    ask(stub.url, prompts, output, "--template-kwargs", LOW, "--extra-body", LOW)
+    settings = answer_settings(output)
+    assert settings is not None
+    assert settings["template_kwargs"] == {"reasoning_effort": "low"}
 
 
 def test_reasoning_is_kept_under_vllms_name_for_it(
