@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -64,6 +65,28 @@ def create_once(path: Path, content: bytes) -> None:
         except OSError:  # a file system without hard links
             if not path.exists():
                 temporary.replace(path)
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, busy: str) -> Iterator[int]:
+    """Hold the lock of ``path``, an empty file that is made and stays; gives its descriptor.
+
+    A process that inherits the descriptor holds the lock, too. Where the file system has no locks,
+    nothing is held.
+
+    Errors: ``UserError``, which says ``busy``, when another process holds it.
+    """
+    make_folder(path.parent)
+    with writing(path):
+        file = path.open("a")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(busy) from None
+        except OSError:
+            pass
+        yield file.fileno()
 
 
 @contextlib.contextmanager

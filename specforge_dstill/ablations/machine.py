@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from specforge_dstill.errors import UserError
-from specforge_dstill.files import make_folder, writing
+from specforge_dstill.files import locked
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _LOCK = ".lock"
@@ -50,18 +49,9 @@ def alone_in(folder: Path) -> Iterator[int]:
     Raises:
         UserError: another command holds it.
     """
-    make_folder(folder)
-    path = folder / _LOCK
-    with writing(path):
-        file = path.open("a")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"{folder} is in use by another specforge-dstill ablate, or by trainings that one "
-                "left running; wait for them, or end them"
-            ) from None
-        except OSError:
-            pass  # a file system without locks
-        yield file.fileno()
+    busy = (
+        f"{folder} is in use by another specforge-dstill ablate, or by trainings that one left "
+        "running; wait for them, or end them"
+    )
+    with locked(folder / _LOCK, busy=busy) as lock:
+        yield lock

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -13,7 +14,7 @@ from specforge_dstill.data.conversations import Conversation, Prompt, read_conve
 from specforge_dstill.data.settings import differences, read_settings
 from specforge_dstill.data.template_options import in_template_kwargs
 from specforge_dstill.errors import UserError
-from specforge_dstill.files import json_bytes, make_folder, write_atomically, writing
+from specforge_dstill.files import json_bytes, locked, write_atomically, writing
 
 #: Recorded but not compared: they do not change which answers are asked for.
 _ONLY_RECORDED = ("versions",)
@@ -33,9 +34,27 @@ def answer_settings(output: Path) -> dict[str, Any] | None:
 class AnswersFile:
     """An output file opened for resuming: what is there stays, the rest is appended.
 
-    Opening checks that the settings and the prompts are those of the answers already there
-    and cuts off a last line torn by a kill. ``add`` may be called from several threads.
+    ``add`` may be called from several threads.
     """
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls, path: Path, settings: Mapping[str, Any], prompts: Sequence[Prompt]
+    ) -> Iterator[AnswersFile]:
+        """Hold the file alone: a second writer would have the same prompts answered twice.
+
+        Checks that the settings and the prompts are those of the answers already there and cuts
+        off a last line torn by a kill.
+
+        Errors: ``UserError`` when they are others, and when another process holds the file.
+        """
+        busy = (
+            f"{path}: another specforge-dstill regenerate writes it; wait for it, or choose "
+            "another --output"
+        )
+        with locked(path.with_name(f".{path.name}.lock"), busy=busy):
+            yield cls(path, settings, prompts)
 
     def __init__(self, path: Path, settings: Mapping[str, Any], prompts: Sequence[Prompt]) -> None:
         self._path, self._prompts, self._lock = path, prompts, Lock()
@@ -80,7 +99,6 @@ class AnswersFile:
                     f"({changed}); choose another --output"
                 )
             return
-        make_folder(self._path.parent)
         write_atomically(settings_path(self._path), json_bytes(settings))
 
     def _cut_torn_line(self) -> None:

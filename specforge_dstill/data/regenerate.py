@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from pathlib import Path
-from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from specforge_dstill.arguments import add_placement, json_object, positive
 from specforge_dstill.data.answer_openai import OpenAIAnswers
-from specforge_dstill.data.answer_transformers import LeaveOut, Save, TransformersAnswers
+from specforge_dstill.data.answer_transformers import TransformersAnswers
+from specforge_dstill.data.answering import Answers, answer_missing
 from specforge_dstill.data.answers_file import AnswersFile
 from specforge_dstill.data.benchmarks import BENCHMARKS, benchmark_prompts
 from specforge_dstill.data.conversations import Prompt, hub_name, read_prompts
-from specforge_dstill.data.progress import Progress
 from specforge_dstill.data.targets import DTYPES
 from specforge_dstill.data.template_options import (
     in_template_kwargs,
@@ -33,12 +33,6 @@ EXAMPLE = """example:
       --output answers.jsonl
 Run the same command again after an interruption: it answers what is missing.
 """
-
-
-class Answers(Protocol):
-    """What both backends are: they answer prompts and save each answer as it ends."""
-
-    def answer(self, prompts: list[Prompt], save: Save, leave_out: LeaveOut) -> None: ...
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,43 +86,25 @@ def run(args: argparse.Namespace) -> int:
     """Answer what is missing from the output; 0 when every prompt has its answer."""
     _check(args)
     prompts = _prompts(args.prompts, limit=args.limit)
-    output = AnswersFile(args.output, _settings(args), prompts)
-    missing = [p for p in prompts if p.id not in output.done]
-    left_out: list[tuple[str, str]] = []
-    if missing:
-        answers = _openai(args) if args.backend == "openai" else _transformers(args)
-        done = len(prompts) - len(missing)
-        with Progress("regenerate", total=len(prompts), unit="conversation", done=done) as bar:
-            _answer(answers, missing, output, bar, left_out)
-    output.put_in_order()
+    with AnswersFile.opened(args.output, _settings(args), prompts) as output:
+        missing = [p for p in prompts if p.id not in output.done]
+        left_out: list[tuple[str, str]] = []
+        if missing:
+            answers = _openai(args) if args.backend == "openai" else _transformers(args)
+            left_out = answer_missing(answers, missing, output, total=len(prompts))
+        output.put_in_order()
     print(f"{args.output}: {len(prompts) - len(left_out)} of {len(prompts)} conversations")
     for name, why in left_out[:5]:
         print(f"no answer to {name!r}: {why}", file=sys.stderr)
     return 0
 
 
-def _answer(
-    answers: Answers,
-    missing: list[Prompt],
-    output: AnswersFile,
-    bar: Progress,
-    left_out: list[tuple[str, str]],
-) -> None:
-    lock = Lock()  # the backends may call back from several threads
-
-    def save(conversation: Any) -> None:
-        output.add(conversation)
-        with lock:
-            bar.advance()
-
-    def leave_out(name: str, why: str) -> None:
-        with lock:
-            left_out.append((name, why))
-
-    answers.answer(missing, save, leave_out)
-
-
 def _check(args: argparse.Namespace) -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(
+            "regenerate is one process: start it once, without torchrun; several GPUs answer "
+            "behind a server and --backend openai"
+        )
     wanted = ("base_url", "model") if args.backend == "openai" else ("target",)
     for name in wanted:
         if not getattr(args, name):

@@ -150,6 +150,25 @@ def test_files_of_others_are_refused(target: Path, prompts: Path, tmp_path: Path
     assert json.loads(output.read_text()) == {"precious": 1}
 
 
+def test_one_process_at_a_time_writes_a_file(target: Path, prompts: Path, tmp_path: Path) -> None:
+    output = tmp_path / "answers.jsonl"
+    with AnswersFile.opened(output, {}, []), pytest.raises(UserError) as caught:
+        regenerate_here(target, prompts, output)
+    assert str(caught.value) == (
+        f"{output}: another specforge-dstill regenerate writes it; wait for it, or choose "
+        "another --output"
+    )
+    assert regenerate_here(target, prompts, output) == 0
+
+
+def test_ranks_of_torchrun_are_refused(
+    target: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="start it once, without torchrun"):
+        regenerate_here(target, prompts, tmp_path / "answers.jsonl")
+
+
 def test_answers_of_other_questions_are_refused(
     target: Path, prompts: Path, tmp_path: Path
 ) -> None:
