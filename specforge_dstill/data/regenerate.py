@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -83,18 +84,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer what is missing from the output; 0 when every prompt has its answer."""
+    """Answer what is missing from the output; 0 when that is done, though some may be refused.
+
+    Errors: ``UserError`` when none has an answer.
+    """
     _check(args)
     prompts = _prompts(args.prompts, limit=args.limit)
     with AnswersFile.opened(args.output, _settings(args), prompts) as output:
         missing = [p for p in prompts if p.id not in output.done]
-        left_out: list[tuple[str, str]] = []
+        left_out: dict[str, str] = {}
         if missing:
             answers = _openai(args) if args.backend == "openai" else _transformers(args)
             left_out = answer_missing(answers, missing, output, total=len(prompts))
         output.put_in_order()
     print(f"{args.output}: {len(prompts) - len(left_out)} of {len(prompts)} conversations")
-    for name, why in left_out[:5]:
+    for name, why in islice(left_out.items(), 5):
         print(f"no answer to {name!r}: {why}", file=sys.stderr)
     return 0
 

@@ -215,6 +215,39 @@ def test_a_refused_prompt_is_left_out(
     assert "no answer to 'p-000006': Error code: 400" in capsys.readouterr().err
 
 
+def test_a_server_that_refuses_everything_is_no_success(
+    stub: Stub, prompts: Path, tmp_path: Path
+) -> None:
+    stub.refuse = "q"
+    with pytest.raises(UserError) as caught:
+        ask(stub.url, prompts, tmp_path / "few.jsonl", "--limit", 3)
+    assert str(caught.value).startswith("none of the 3 prompts has an answer; the first, 'p-00000")
+    assert "prompt too long" in str(caught.value)
+
+    write_lines(prompts, [{"turns": [f"q{i}"]} for i in range(100)])
+    sent = len(stub.bodies)
+    with pytest.raises(UserError) as caught:
+        ask(stub.url, prompts, tmp_path / "many.jsonl")
+    assert str(caught.value).startswith(
+        "the first 20 prompts are all refused, and the rest was not"
+    )
+    assert len(stub.bodies) - sent < 30
+
+
+def test_many_refusals_around_an_answer_stop_nothing(
+    stub: Stub, prompts: Path, tmp_path: Path
+) -> None:
+    """They may be all that is left, and are fast: an answer of the first may still be made."""
+    stub.refuse = "q"
+    turns = [f"q{i}" for i in range(45)]
+    turns[10] = "fine"
+    write_lines(prompts, [{"turns": [turn]} for turn in turns])
+    output = tmp_path / "answers.jsonl"
+    assert ask(stub.url, prompts, output) == 0
+    assert ask(stub.url, prompts, output) == 0
+    assert len(read_conversations(output)) == 1
+
+
 def test_a_server_that_fails_or_is_down(stub: Stub, prompts: Path, tmp_path: Path) -> None:
     stub.failures = 10_000
     with pytest.raises(UserError) as caught:
