@@ -124,12 +124,20 @@ class AnswersFile:
         known = {prompt.id: prompt for prompt in self._prompts}
         done = []
         for conversation in read_conversations(self._path):
-            asked = tuple(m.content for m in conversation.messages if m.role == "user")
             prompt = known.get(conversation.id)
-            if prompt is not None and prompt.turns != asked:
+            other = None if prompt is None else _difference(conversation, prompt)
+            if other is not None:
                 raise UserError(
-                    f"{self._path}: the answer {conversation.id!r} belongs to another question "
+                    f"{self._path}: the answer {conversation.id!r} belongs to another {other} "
                     "than the prompt file has under this id; choose another --output"
                 )
             done.append(conversation.id)
         return done
+
+
+def _difference(answered: Conversation, prompt: Prompt) -> str | None:
+    """What of a conversation is not the prompt's, None when all is."""
+    if tuple(m.content for m in answered.messages if m.role == "user") != prompt.turns:
+        return "question"
+    system = next((m.content for m in answered.messages if m.role == "system"), None)
+    return None if system == prompt.system else "system text"

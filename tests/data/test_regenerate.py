@@ -177,6 +177,10 @@ def test_answers_of_other_questions_are_refused(
     write_lines(prompts, [{"turns": ["w40"]}])
     with pytest.raises(UserError, match="'prompts-000001' belongs to another question than the"):
         regenerate_here(target, prompts, output)
+    for system in ({"system": "w3"}, {}):
+        write_lines(prompts, [{"turns": ["w9", "w8 w7"], "id": "two", **system}])
+        with pytest.raises(UserError, match="'two' belongs to another system text than the"):
+            regenerate_here(target, prompts, output)
 
 
 def test_prompts_that_fill_the_window_are_left_out(
