@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 _In = TypeVar("_In")
@@ -13,13 +14,36 @@ _Out = TypeVar("_Out")
 def run_concurrently(
     work: Callable[[_In], _Out], items: Sequence[_In], *, at_a_time: int
 ) -> list[_Out]:
-    """What ``work`` gives for each of ``items``, in their order; the first error is raised."""
-    with ThreadPoolExecutor(at_a_time) as pool:
-        tasks = [pool.submit(work, item) for item in items]
+    """What ``work`` gives for each of ``items``, in their order; the first error is raised.
+
+    After an error or a signal nothing more is begun, and what runs is waited for: see
+    :func:`~specforge_dstill.stopping.ending_though_stuck` for work that may hang.
+    """
+    # Not a task an item: there may be millions.
+    left = deque(range(len(items)))
+    results: dict[int, _Out] = {}
+    errors: list[BaseException] = []
+
+    def take() -> int | None:
         try:
-            wait(tasks, return_when=FIRST_EXCEPTION)
+            return left.popleft()
+        except IndexError:
+            return None
+
+    def work_off() -> None:
+        try:
+            for index in iter(take, None):
+                results[index] = work(items[index])
+        except BaseException as error:
+            left.clear()
+            errors.append(error)
+
+    with ThreadPoolExecutor(at_a_time) as pool:
+        tasks = [pool.submit(work_off) for _ in range(min(at_a_time, len(items)))]
+        try:
+            wait(tasks)
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-    # A task is cancelled only where another one failed.
-    failed = [task for task in tasks if not task.cancelled() and task.exception()]
-    return [task.result() for task in failed or tasks]
+            left.clear()
+    if errors:
+        raise errors[0]
+    return [results[index] for index in range(len(items))]

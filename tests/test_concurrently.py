@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -32,4 +34,18 @@ def test_the_first_error_stops_what_has_not_begun() -> None:
 
     with pytest.raises(ValueError, match="one"):
         run_concurrently(work, range(300), at_a_time=1)
-    assert len(begun) < 300
+    assert begun == [0, 1]
+
+
+def test_no_more_is_waiting_in_memory_than_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A future an item is 2 GB for a million."""
+    submitted = []
+    submit = ThreadPoolExecutor.submit
+
+    def counted(pool: ThreadPoolExecutor, *work: Any) -> Any:
+        submitted.append(work)
+        return submit(pool, *work)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", counted)
+    assert run_concurrently(abs, range(1000), at_a_time=2) == list(range(1000))
+    assert len(submitted) == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specforge_dstill.arguments import add_placement, json_object, positive
+from specforge_dstill.console import say
 from specforge_dstill.data.answer_openai import OpenAIAnswers
 from specforge_dstill.data.answer_transformers import TransformersAnswers
 from specforge_dstill.data.answering import Answers, answer_missing
@@ -25,6 +26,7 @@ from specforge_dstill.data.template_options import (
 )
 from specforge_dstill.data.versions import library_versions
 from specforge_dstill.errors import UserError
+from specforge_dstill.stopping import ending_though_stuck
 
 EXAMPLE = """example:
   specforge-dstill regenerate --backend transformers --target Qwen/Qwen3-4B \\
@@ -95,7 +97,9 @@ def run(args: argparse.Namespace) -> int:
         left_out: dict[str, str] = {}
         if missing:
             answers = _openai(args) if args.backend == "openai" else _transformers(args)
-            left_out = answer_missing(answers, missing, output, total=len(prompts))
+            # A stop does not wait for a server that hangs: what was answered is in the file.
+            with ending_though_stuck(say):
+                left_out = answer_missing(answers, missing, output, total=len(prompts))
         output.put_in_order()
     print(f"{args.output}: {len(prompts) - len(left_out)} of {len(prompts)} conversations")
     for name, why in islice(left_out.items(), 5):

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +33,8 @@ class Stub(ThreadingHTTPServer):
         self.failures = 1
         self.refuse = ""
         self.reasoning = "reasoning_content"
+        self.released = threading.Event()
+        self.released.set()
 
     @property
     def url(self) -> str:
@@ -50,6 +55,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.most_flying = max(self.server.most_flying, self.server.flying)
             fail = self.server.failures > 0
             self.server.failures -= 1
+        self.server.released.wait(timeout=60)
         time.sleep(0.05)
         text = body["messages"][-1]["content"]
         if fail:
@@ -86,6 +92,7 @@ def stub() -> Iterator[Stub]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server
+    server.released.set()
     server.shutdown()
     server.server_close()
     thread.join()
@@ -260,3 +267,30 @@ def test_a_server_that_fails_or_is_down(stub: Stub, prompts: Path, tmp_path: Pat
         "http://127.0.0.1:9/v1: no answer (tries: 1; Connection error.); is the server up? "
         "Finished answers are kept, run the same command to go on"
     )
+
+
+IMPATIENT = """
+import sys
+from specforge_dstill import cli, stopping
+stopping.GRACE_S = 0.3
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_server_that_hangs_does_not_keep_the_command_from_ending(
+    stub: Stub, prompts: Path, tmp_path: Path
+) -> None:
+    stub.released.clear()
+    words = ["regenerate", "--backend", "openai", "--base-url", stub.url, "--model", "m",
+             "--prompts", str(prompts), "--output", str(tmp_path / "answers.jsonl")]  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-c", IMPATIENT, *words], stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not stub.bodies and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.terminate()
+        _, told = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "run the same command again to go on" in told
