@@ -84,8 +84,9 @@ class Endpoint:
         if key := os.environ.get("OPENAI_API_KEY"):
             request.add_header("Authorization", f"Bearer {key}")
         try:
-            with _open(request, timeout) as response:
-                return Reply(response.status, response.read())
+            status, response = _open(request, timeout)
+            with response:
+                return Reply(status, response.read())
         except TimeoutError as error:
             raise NoReplyError(f"nothing within {timeout:g} s") from error
         except (OSError, HTTPException) as error:
@@ -94,10 +95,10 @@ class Endpoint:
             raise NoReplyError(reason(inner) if isinstance(inner, Exception) else inner) from error
 
 
-def _open(request: Request, timeout: float) -> HTTPResponse | HTTPError:
-    """The response, whatever its status; its body may still break off."""
+def _open(request: Request, timeout: float) -> tuple[int, HTTPResponse | HTTPError]:
+    """A reply's status, whichever it is, and its body, which may still break off."""
     try:
         response: HTTPResponse = urlopen(request, timeout=timeout)
     except HTTPError as error:
-        return error
-    return response
+        return error.code, error
+    return response.status, response
