@@ -15,12 +15,15 @@ Render = Callable[[Sequence[Message], bool], str]
 
 @dataclass(frozen=True)
 class AnswerSpan:
-    """Characters [start, limit) of one answer; ``content_end`` is where its text ends."""
+    """Characters [start, limit) of one answer; ``content_end`` is where its text ends.
+
+    ``text_only`` tells that what comes after the text is not the target's: see ``tokens``.
+    """
 
     start: int
     content_end: int
     limit: int
-    cut: bool
+    text_only: bool
 
     def tokens(
         self, ids: Sequence[int], offsets: Sequence[tuple[int, int]], stop_ids: Sequence[int]
@@ -28,13 +31,14 @@ class AnswerSpan:
         """Positions of the answer's tokens, its first stop token included.
 
         An answer cut off by the length limit has no stop token, nor has one whose template
-        closes it with a token at which the target does not stop: then the text alone counts.
+        closes it with a token at which the target does not stop: then the text alone counts. So
+        it does where tool calls follow, which the template writes in its own way.
         """
         inside = [i for i, (a, b) in enumerate(offsets) if a >= self.start and b <= self.limit]
         if not inside:
             return range(0)
         first, last = inside[0], inside[-1]
-        if not self.cut:
+        if not self.text_only:
             for position in range(first, last + 1):
                 if ids[position] in stop_ids:
                     return range(first, position + 1)
@@ -73,7 +77,8 @@ def answer_spans(
         limit = _common_length(through, text)
         end = _end_of(message.content, text, len(prompt), limit)
         if end is not None and text.startswith(prompt) and through.startswith(prompt):
-            spans.append(AnswerSpan(len(prompt), end, limit, message.finish == "length"))
+            text_only = message.finish == "length" or message.tool_calls is not None
+            spans.append(AnswerSpan(len(prompt), end, limit, text_only))
     return text, spans
 
 

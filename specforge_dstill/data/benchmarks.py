@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from specforge_dstill.data.conversations import Prompt, load_hub
+from specforge_dstill.data.conversations import Prompt
+from specforge_dstill.data.hub import load_hub
 from specforge_dstill.errors import UserError
 
 REASON = "{}\nPlease reason step by step, and put your final answer within \\boxed{{}}."

@@ -47,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="FILE",
         help="what regenerate wrote, or your own JSONL of answered conversations: a list of role "
-        'and content (or from and value) under "conversations" or "messages"',
+        'and content (or from and value) under "conversations" or "messages"; "system" and "tools" '
+        "may stand beside it",
     )
     add("--output", type=Path, metavar="FOLDER", help="default: data.hidden_states_path")
     add("--limit", type=positive, metavar="N", help="capture the first N conversations only")

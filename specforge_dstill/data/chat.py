@@ -107,7 +107,8 @@ def chat_encoder(
 
     def encode(conversation: Conversation) -> TokenSample:
         answers = answered(conversation, last_only=last_turn_only)
-        render = _renderer(tokenizer, kwargs, conversation.id)
+        offered = {} if conversation.tools is None else {"tools": list(conversation.tools)}
+        render = _renderer(tokenizer, kwargs | offered, conversation.id)
         text, spans = answer_spans(conversation, answers, render)
         if answers and not spans:
             raise RewrittenAnswersError(conversation.id)
@@ -137,7 +138,7 @@ def _renderer(tokenizer: Any, kwargs: Mapping[str, Any], name: str) -> Render:
     return render
 
 
-def _shown(message: Message) -> dict[str, str]:
+def _shown(message: Message) -> dict[str, Any]:
     """A message under every name that templates have for its parts: GPT-OSS says "thinking"."""
     parts = message.for_template()
     reasoning = parts.get("reasoning_content")
@@ -185,7 +186,7 @@ def _specforge_encoder(
                 template,
                 max_length=max_length,
                 train_only_last_turn=last_only,
-                tools=[[]],
+                tools=[list(conversation.tools or ())],
                 **{key: [value] for key, value in kwargs.items()},
             )
         except Exception as error:  # jinja2's and the template's own raise_exception

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from specforge_dstill.data.hub import hub_name, load_hub
 from specforge_dstill.data.jsonl import read_objects
-from specforge_dstill.errors import UserError, reason
+from specforge_dstill.data.tool_use import Objects, tool_calls_in, tools_in
+from specforge_dstill.errors import UserError
 
 #: Names that ShareGPT-like data sets use for the roles.
 ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
 #: What SGLang, vLLM and GPT-OSS's template call an answer's reasoning.
 REASONING = ("reasoning_content", "reasoning", "thinking")
-KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
-HUB_PREFIX = "hub:"
-_HUB_NAME = re.compile(r"^[\w.-]+/[\w.-]+$")
+SYSTEM_ROLES = ("system", "developer")
+KNOWN_ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
 
 
 @dataclass(frozen=True)
@@ -36,32 +36,43 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Message:
-    """One message. ``finish`` is "length" for an answer that was cut off, else None."""
+    """One message.
+
+    Attributes:
+        finish: "length" for an answer that was cut off, else None.
+        name, tool_call_id: of the tool that a message of the role "tool" comes from.
+    """
 
     role: str
     content: str
     reasoning_content: str | None = None
     finish: str | None = None
+    tool_calls: Objects | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, Any]:
         """What is stored, without the fields that are not set."""
-        return {k: v for k, v in vars(self).items() if v is not None}
+        fields = {k: v for k, v in vars(self).items() if v is not None}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
 
-    def for_template(self) -> dict[str, str]:
+    def for_template(self) -> dict[str, Any]:
         """What a chat template gets to see."""
         return {k: v for k, v in self.as_dict().items() if k != "finish"}
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages in order; the assistant's are the target's answers."""
+    """Messages in order; the assistant's are the target's answers, ``tools`` what it could call."""
 
     id: str
     messages: tuple[Message, ...]
+    tools: Objects | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The stored line, in SpecForge's own shape."""
-        return {"id": self.id, "conversations": [m.as_dict() for m in self.messages]}
+        talk = {"id": self.id, "conversations": [m.as_dict() for m in self.messages]}
+        return talk if self.tools is None else {**talk, "tools": list(self.tools)}
 
 
 def read_prompts(source: str | Path, *, limit: int | None = None) -> list[Prompt]:
@@ -80,19 +91,6 @@ def read_conversations(source: str | Path, *, limit: int | None = None) -> list[
     return list(islice(_distinct(rows, source), limit))
 
 
-def hub_name(source: str | Path) -> tuple[str, str] | None:
-    """(data set, split) when ``source`` names one on the Hub, None for a local path."""
-    text = str(source)
-    if text.startswith(HUB_PREFIX):
-        name, _, split = text[len(HUB_PREFIX) :].partition(":")
-        return name, split or "train"
-    name, _, split = text.partition(":")
-    is_file = Path(text).exists() or text.endswith((".jsonl", ".json"))
-    if is_file or isinstance(source, Path) or not _HUB_NAME.match(name):
-        return None
-    return name, split or "train"
-
-
 def _rows(source: str | Path) -> Iterator[tuple[Mapping[str, Any], str, str]]:
     """Yield (row, where it is for messages, default id)."""
     hub = hub_name(source)
@@ -105,22 +103,6 @@ def _rows(source: str | Path) -> Iterator[tuple[Mapping[str, Any], str, str]]:
     stem = name.rsplit("/", 1)[-1]
     for number, item in enumerate(load_hub(name, split), start=1):
         yield item, f"{name} ({split}) row {number}", f"{stem}-{number:06d}"
-
-
-def load_hub(name: str, split: str, *, config: str | None = None) -> Iterable[Mapping[str, Any]]:
-    """The rows of a data set on the Hub. Errors: ``UserError`` when it cannot be had."""
-    try:
-        from datasets import load_dataset
-    except ImportError as error:
-        raise UserError(f"{name}: reading it needs the package datasets (pip)") from error
-    try:
-        # Streamed, so that a --limit does not wait for the whole download.
-        return load_dataset(name, config, split=split, streaming=True)
-    except Exception as error:  # datasets raises many kinds; each means "not to be had"
-        raise UserError(
-            f"{name}: no local file of this name, and the Hub gave no split {split!r}: "
-            f"{reason(error)}"
-        ) from error
 
 
 Row = TypeVar("Row", Prompt, Conversation)
@@ -142,13 +124,11 @@ def _identifier(row: Mapping[str, Any], default: str) -> str:
 
 def _prompt(row: Mapping[str, Any], where: str, default_id: str) -> Prompt:
     if "turns" in row:
-        turns, system = row["turns"], row.get("system")
-        if system is not None and not isinstance(system, str):
-            raise UserError(f'{where}: "system" must be a text')
+        turns, system = row["turns"], _system(row, where)
     else:
         messages = _messages(row, where, wanted='"turns"')
         turns = [m.content for m in messages if m.role == "user"]
-        system = next((m.content for m in messages if m.role in ("system", "developer")), None)
+        system = next((m.content for m in messages if m.role in SYSTEM_ROLES), None)
     texts = isinstance(turns, list | tuple) and all(isinstance(t, str) and t for t in turns)
     if not turns or not texts:
         raise UserError(f'{where}: "turns" must be a list of one or more texts, none empty')
@@ -162,7 +142,14 @@ def _conversation(row: Mapping[str, Any], where: str, default_id: str) -> Conver
             f"{where}: the conversation has no answer of the assistant; have the target answer the "
             "file with: specforge-dstill regenerate, or take the line out"
         )
-    return Conversation(_identifier(row, default_id), messages)
+    return Conversation(_identifier(row, default_id), messages, tools_in(row, where))
+
+
+def _system(row: Mapping[str, Any], where: str) -> str | None:
+    system = row.get("system")
+    if system is not None and not isinstance(system, str):
+        raise UserError(f'{where}: "system" must be a text')
+    return system
 
 
 def _messages(row: Mapping[str, Any], where: str, *, wanted: str) -> tuple[Message, ...]:
@@ -172,7 +159,11 @@ def _messages(row: Mapping[str, Any], where: str, *, wanted: str) -> tuple[Messa
         raise UserError(f'{where}: {wanted} (or "messages") is missing; its keys are: {keys}')
     if not isinstance(found, list | tuple) or not found:
         raise UserError(f"{where}: the conversation must be a list of one or more messages")
-    return tuple(_message(item, f"{where}, message {i}") for i, item in enumerate(found, start=1))
+    messages = [_message(item, f"{where}, message {i}") for i, item in enumerate(found, start=1)]
+    system = _system(row, where)
+    if system and not any(m.role in SYSTEM_ROLES and m.content == system for m in messages):
+        messages.insert(0, Message("system", system))
+    return tuple(messages)
 
 
 def _message(item: Any, where: str) -> Message:
@@ -183,15 +174,19 @@ def _message(item: Any, where: str) -> Message:
     content = item.get("content", item.get("value"))
     if role not in KNOWN_ROLES:
         raise UserError(f"{where}: unknown role {role!r}; known: {', '.join(KNOWN_ROLES)}")
+    calls = tool_calls_in(item, where) if role == "assistant" else None
+    content = "" if content is None and calls else content  # as servers answer
     if not isinstance(content, str):
         raise UserError(f'{where}: "content" must be a text')
-    finish = item.get("finish")
-    return Message(
-        role,
-        content,
-        reasoning_in(item),
-        finish if isinstance(finish, str) else None,
-    )
+    made = Message(role, content, reasoning_in(item), _text(item, "finish"), calls)
+    if role != "tool":
+        return made
+    return replace(made, name=_text(item, "name"), tool_call_id=_text(item, "tool_call_id"))
+
+
+def _text(item: Mapping[str, Any], key: str) -> str | None:
+    value = item.get(key)
+    return value if isinstance(value, str) else None
 
 
 def reasoning_in(message: Mapping[str, Any]) -> str | None:

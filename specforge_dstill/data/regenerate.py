@@ -17,7 +17,8 @@ from specforge_dstill.data.answer_transformers import TransformersAnswers
 from specforge_dstill.data.answering import Answers, answer_missing
 from specforge_dstill.data.answers_file import AnswersFile
 from specforge_dstill.data.benchmarks import BENCHMARKS, benchmark_prompts
-from specforge_dstill.data.conversations import Prompt, hub_name, read_prompts
+from specforge_dstill.data.conversations import Prompt, read_prompts
+from specforge_dstill.data.hub import hub_name
 from specforge_dstill.data.targets import DTYPES
 from specforge_dstill.data.template_options import (
     in_template_kwargs,
@@ -46,8 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompts",
         required=True,
         metavar="FILE|NAME",
-        help='JSONL of {"turns": […]} or of conversations, whose user turns are answered anew; or '
-        "a data set on the Hub: NAME[:split], hub:NAME[:split]; or a benchmark's name (gsm8k)",
+        help='JSONL of {"turns": […]} or of conversations, whose user turns are answered anew, '
+        "without their tools; or a data set on the Hub: NAME[:split], hub:NAME[:split]; or a "
+        "benchmark's name (gsm8k)",
     )
     add("--output", required=True, type=Path, metavar="FILE", help="the conversations, JSONL")
     add("--backend", choices=("transformers", "openai"), default="transformers")

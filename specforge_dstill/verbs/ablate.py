@@ -17,7 +17,8 @@ from specforge_dstill.ablations.notes import read_notes
 from specforge_dstill.ablations.schedule import Schedule
 from specforge_dstill.console import DONE, FAILED, say
 from specforge_dstill.data.benchmarks import BENCHMARKS
-from specforge_dstill.data.conversations import hub_name, read_prompts
+from specforge_dstill.data.conversations import read_prompts
+from specforge_dstill.data.hub import hub_name
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import write_atomically
 from specforge_dstill.maths.reveal_schedule import check_steps

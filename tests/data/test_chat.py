@@ -161,6 +161,45 @@ def test_template_kwargs_reach_the_template() -> None:
     assert quiet.loss_mask.sum() == plain.loss_mask.sum()
 
 
+CALLING = (
+    "{% if tools %}{{ tools[0].function.name + ' ' }}{% endif %}"
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] }}"
+    "{% for call in m.tool_calls %}{{ ' ' + call.function.arguments.city }}{% endfor %}"
+    "{% if m.tool_call_id %}{{ ' ' + m.tool_call_id }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def with_a_tool(first_answer: str) -> Conversation:
+    call = {"function": {"name": "w20", "arguments": {"city": "w21"}}}
+    messages = (
+        Message("user", "w0"),
+        Message("assistant", first_answer, tool_calls=(call,)),
+        Message("tool", "w1", name="w20", tool_call_id="w22"),
+        Message("assistant", "w2 w3"),
+    )
+    return Conversation("c", messages, ({"function": {"name": "w20"}},))
+
+
+@pytest.mark.parametrize(("said", "scored"), [("", []), ("w8 w9", [18, 19])])
+def test_a_template_sees_tools_and_calls_and_the_answers_texts_are_scored(
+    said: str, scored: list[int]
+) -> None:
+    """A call is shown in the template's words, which need not be those that the target used."""
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = CALLING
+    sample = encoder(tokenizer)(with_a_tool(said))
+    assert {30, 31, 32} <= set(sample.input_ids.tolist())
+    assert sample.input_ids[sample.loss_mask.bool()].tolist() == [*scored, 12, 13, END]
+
+
+def test_specforge_templates_see_the_tools() -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = CALLING
+    sample = encoder(tokenizer, template="lfm")(with_a_tool(""))
+    assert {30, 31} <= set(sample.input_ids.tolist())
+
+
 def test_white_space_around_an_answer_may_be_trimmed() -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = tokenizer.chat_template.replace(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,10 @@ from specforge_dstill.data.conversations import (
     Conversation,
     Message,
     Prompt,
-    hub_name,
     read_conversations,
     read_prompts,
 )
+from specforge_dstill.data.hub import hub_name
 from specforge_dstill.errors import UserError
 
 from .conftest import write_lines
@@ -46,6 +47,58 @@ def test_conversations_round_trip(tmp_path: Path, key: str) -> None:
         "x", (Message("user", "q"), Message("assistant", "a", None, "length"))
     )
     assert found.as_dict() == {"id": "x", "conversations": messages}
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "sky", "arguments": {"city": "Rome"}}}
+TOOLS = [{"type": "function", "function": {"name": "sky"}}]
+
+
+def test_tool_calls_and_tools_round_trip(tmp_path: Path) -> None:
+    """An answer after a tool's must be captured with all that the target saw before it."""
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "content": "blue", "name": "sky", "tool_call_id": "1"},
+        {"role": "assistant", "content": "a"},
+    ]
+    row = {"id": "x", "conversations": messages, "tools": TOOLS}
+    (found,) = read_conversations(write_lines(tmp_path / "c.jsonl", [row]))
+    assert found.as_dict() == row
+    assert [m.for_template() for m in found.messages] == messages
+    bare = {"id": "x", "conversations": [*messages[:1], *messages[3:]]}
+    padded = [{**m, "tool_calls": None, "name": None} for m in bare["conversations"]]
+    (found,) = read_conversations(
+        write_lines(tmp_path / "d.jsonl", [{"id": "x", "messages": padded, "tools": []}])
+    )
+    assert found.as_dict() == bare
+
+
+def test_tool_calls_as_servers_and_data_sets_write_them(tmp_path: Path) -> None:
+    served = {**CALL, "function": {"name": "sky", "arguments": '{"city": "Rome"}'}}
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": None, "tool_calls": [served]},
+    ]
+    row = {"messages": messages, "tools": json.dumps(TOOLS)}
+    (found,) = read_conversations(write_lines(tmp_path / "c.jsonl", [row]))
+    assert found.messages[1] == Message("assistant", "", tool_calls=(CALL,))
+    assert found.tools == tuple(TOOLS)
+    # Its user turns can still be answered anew.
+    assert read_prompts(tmp_path / "c.jsonl") == [Prompt("c-000001", ("q",))]
+
+
+def test_a_system_text_beside_the_messages_is_their_first(tmp_path: Path) -> None:
+    talk = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
+    own = {"from": "system", "value": "be brief"}
+    rows = [
+        {"system": "be brief", "conversations": talk},
+        {"system": "be brief", "conversations": [own, *talk]},
+        {"system": "", "conversations": talk},
+    ]
+    path = write_lines(tmp_path / "c.jsonl", rows)
+    brief = (Message("system", "be brief"), Message("user", "q"), Message("assistant", "a"))
+    assert [c.messages for c in read_conversations(path)] == [brief, brief, brief[1:]]
+    assert [p.system for p in read_prompts(path)] == ["be brief", "be brief", None]
 
 
 NO_ANSWER = (
@@ -116,6 +169,22 @@ def test_bad_prompt_files(tmp_path: Path, text: str, message: str) -> None:
         (
             '{"messages": [{"role": "user", "content": 3}]}',
             '{f}:1, message 1: "content" must be a text',
+        ),
+        (
+            '{"messages": [{"role": "assistant", "content": null}]}',
+            '{f}:1, message 1: "content" must be a text',
+        ),
+        (
+            '{"messages": [{"role": "assistant", "content": "", "tool_calls": ["sky"]}]}',
+            '{f}:1, message 1: "tool_calls" must be a list of objects',
+        ),
+        (
+            '{"messages": [{"role": "assistant", "content": "a"}], "tools": "sky"}',
+            '{f}:1: "tools" must be a list of objects',
+        ),
+        (
+            '{"messages": [{"role": "assistant", "content": "a"}], "system": 3}',
+            '{f}:1: "system" must be a text',
         ),
         ('{"messages": ["hi"]}', '{f}:1, message 1: must be an object with "role" and "content"'),
         (

@@ -1,0 +1,42 @@
+"""Data sets on the Hub: which names are theirs, and their rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from specforge_dstill.errors import UserError, reason
+
+HUB_PREFIX = "hub:"
+_HUB_NAME = re.compile(r"^[\w.-]+/[\w.-]+$")
+
+
+def hub_name(source: str | Path) -> tuple[str, str] | None:
+    """(data set, split) when ``source`` names one on the Hub, None for a local path."""
+    text = str(source)
+    if text.startswith(HUB_PREFIX):
+        name, _, split = text[len(HUB_PREFIX) :].partition(":")
+        return name, split or "train"
+    name, _, split = text.partition(":")
+    is_file = Path(text).exists() or text.endswith((".jsonl", ".json"))
+    if is_file or isinstance(source, Path) or not _HUB_NAME.match(name):
+        return None
+    return name, split or "train"
+
+
+def load_hub(name: str, split: str, *, config: str | None = None) -> Iterable[Mapping[str, Any]]:
+    """The rows of a data set on the Hub. Errors: ``UserError`` when it cannot be had."""
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise UserError(f"{name}: reading it needs the package datasets (pip)") from error
+    try:
+        # Streamed, so that a --limit does not wait for the whole download.
+        return load_dataset(name, config, split=split, streaming=True)
+    except Exception as error:  # datasets raises many kinds; each means "not to be had"
+        raise UserError(
+            f"{name}: no local file of this name, and the Hub gave no split {split!r}: "
+            f"{reason(error)}"
+        ) from error
