@@ -17,7 +17,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.files import json_bytes, locked, write_atomically, writing
 
 #: Recorded but not compared: they do not change which answers are asked for.
-_ONLY_RECORDED = ("versions",)
+_ONLY_RECORDED = ("versions", "date")
 
 
 def settings_path(output: Path) -> Path:
@@ -34,7 +34,7 @@ def answer_settings(output: Path) -> dict[str, Any] | None:
 class AnswersFile:
     """An output file opened for resuming: what is there stays, the rest is appended.
 
-    ``add`` may be called from several threads.
+    ``settings`` are those of the first run. ``add`` may be called from several threads.
     """
 
     @classmethod
@@ -58,7 +58,7 @@ class AnswersFile:
 
     def __init__(self, path: Path, settings: Mapping[str, Any], prompts: Sequence[Prompt]) -> None:
         self._path, self._prompts, self._lock = path, prompts, Lock()
-        self._check_settings(settings)
+        self.settings = self._checked(settings)
         self._cut_torn_line()
         self._done = self._read_done()
 
@@ -84,7 +84,8 @@ class AnswersFile:
             jsonl.write_objects(self._path, (c.as_dict() for c in found))
             self._done = [c.id for c in found]
 
-    def _check_settings(self, settings: Mapping[str, Any]) -> None:
+    def _checked(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that are kept: those of the answers already there, or the new ones."""
         old = answer_settings(self._path)
         has_answers = self._path.exists() and self._path.stat().st_size > 0
         if has_answers and old is None:
@@ -98,8 +99,9 @@ class AnswersFile:
                     f"{self._path}: holds answers made with other settings "
                     f"({changed}); choose another --output"
                 )
-            return
+            return old
         write_atomically(settings_path(self._path), json_bytes(settings))
+        return dict(settings)
 
     def _cut_torn_line(self) -> None:
         """Shorten the file to its last newline; each add writes one line that ends in one."""

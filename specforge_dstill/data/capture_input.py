@@ -95,6 +95,7 @@ def read_input(
         conversation_count=len(conversations),
         shard_size=args.shard_size,
         template_kwargs=encoding.template_kwargs,
+        template_day=encoding.day,
         last_turn_only=data.train_only_last_turn,
         generation=encoding.generation,
         draft_config=plan.draft_config.to_diff_dict(),

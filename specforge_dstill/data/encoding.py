@@ -10,6 +10,7 @@ from specforge_dstill.data import chat, targets
 from specforge_dstill.data.answers_file import answer_settings
 from specforge_dstill.data.capture_plan import CapturePlan
 from specforge_dstill.data.chat_templates import OWN_TEMPLATE
+from specforge_dstill.data.template_day import prints_day, stopped_clock
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,14 @@ class Encoding:
     Attributes:
         template: one of SpecForge's, or the tokenizer's own.
         template_kwargs: that go to it.
+        day: that it prints, that of the answers; "" where it prints none, or today's.
         generation: the settings that the answers were made with, {} when unknown.
     """
 
     tokenizer: Any
     template: str
     template_kwargs: dict[str, Any]
+    day: str
     generation: dict[str, Any]
     encode: chat.Encoder
 
@@ -46,6 +49,8 @@ class Encoding:
         generation = answer_settings(Path(conversations)) or {}
         if template_kwargs is None:
             template_kwargs = generation.get("template_kwargs") or {}
+        prints = template == OWN_TEMPLATE and prints_day(tokenizer)
+        day = str(generation.get("date", "")) if prints else ""
         encode = chat.chat_encoder(
             tokenizer,
             template=template,
@@ -53,7 +58,7 @@ class Encoding:
                 model.target_model_path, tokenizer, trust_remote_code=model.trust_remote_code
             ),
             max_length=data.max_length,
-            template_kwargs=template_kwargs,
+            template_kwargs=template_kwargs | stopped_clock(day),
             last_turn_only=data.train_only_last_turn,
         )
-        return cls(tokenizer, template, template_kwargs, generation, encode)
+        return cls(tokenizer, template, template_kwargs, day, generation, encode)

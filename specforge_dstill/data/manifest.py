@@ -38,11 +38,13 @@ class CacheManifest:
     ``target_hash`` and ``target_weights`` are of the target's configuration and weights, the latter
     "" where they are in no folder. ``strategy`` is the SpecForge layout (dflash, dspark), ``keys``
     the tensors of each file, ``width`` the size of a row of hidden_states = layers x the target's
-    hidden size. ``generation`` holds the settings the answers were made with, {} when unknown;
-    ``options`` those of the capture that do not decide more than the last digits; ``draft_config``
-    is the one whose layers were captured. ``samples``, ``tokens`` and ``feature_bytes`` count the
-    feature files and what they hold, ``samples_sha256`` is that of samples.jsonl. ``dropped``
-    counts left-out conversations by reason, ``dropped_ids`` names some of each.
+    hidden size. ``template_day`` ("2026-01-31") is what the chat template printed, "" where it
+    prints no day, or today's. ``generation`` holds the settings the answers were made with, {} when
+    unknown; ``options`` those of the capture that do not decide more than the last digits;
+    ``draft_config`` is the one whose layers were captured. ``samples``, ``tokens`` and
+    ``feature_bytes`` count the feature files and what they hold, ``samples_sha256`` is that of
+    samples.jsonl. ``dropped`` counts left-out conversations by reason, ``dropped_ids`` names some
+    of each.
     """
 
     target: str
@@ -72,6 +74,7 @@ class CacheManifest:
     dropped_ids: dict[str, list[str]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     target_weights: str = ""
+    template_day: str = ""
     format: int = FORMAT
 
     def identity(self) -> dict[str, Any]:
@@ -110,7 +113,10 @@ class CacheManifest:
             ) from error
 
     def _as_json(self) -> dict[str, Any]:
-        return json.loads(json.dumps(dataclasses.asdict(self)))
+        found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        if not self.template_day:  # as before there was one
+            del found["template_day"]
+        return found
 
     @classmethod
     def _of_json(cls, found: dict[str, Any]) -> CacheManifest:

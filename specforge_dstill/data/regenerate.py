@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import sys
+from datetime import date
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from specforge_dstill.data.benchmarks import BENCHMARKS, benchmark_prompts
 from specforge_dstill.data.conversations import Prompt, read_prompts
 from specforge_dstill.data.hub import hub_name
 from specforge_dstill.data.targets import DTYPES
+from specforge_dstill.data.template_day import stopped_clock
 from specforge_dstill.data.template_options import (
     in_template_kwargs,
     refuse_template_options,
@@ -72,7 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     local("--batch-size", type=positive, default=16)
     local("--dtype", choices=DTYPES, help="default: float32 on a CPU, else the checkpoint's")
     add_placement(transformers, default="cuda when there is a GPU")
-    remote = parser.add_argument_group("--backend openai").add_argument
+    remote = parser.add_argument_group(
+        "--backend openai",
+        "A chat template that prints the day (GPT-OSS's) prints the server's, which changes at "
+        "midnight; capture has the day of the first run.",
+    ).add_argument
     remote("--base-url", help="such as http://127.0.0.1:30000/v1; the key is OPENAI_API_KEY")
     remote("--model", help="the model's name at the endpoint")
     remote("--concurrency", type=positive, default=32, help="requests in flight (default: 32)")
@@ -98,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         missing = [p for p in prompts if p.id not in output.done]
         left_out: dict[str, str] = {}
         if missing:
-            answers = _openai(args) if args.backend == "openai" else _transformers(args)
+            answers = _openai(args) if args.backend == "openai" else _transformers(args, output)
             # A stop does not wait for a server that hangs: what was answered is in the file.
             with ending_though_stuck(say):
                 left_out = answer_missing(answers, missing, output, total=len(prompts))
@@ -148,6 +154,7 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         "max_new_tokens": args.max_new_tokens,
         "seed": args.seed,
         "template_kwargs": args.template_kwargs,
+        "date": date.today().isoformat(),
         "versions": library_versions("openai" if remote else "transformers", "torch"),
     }
     settings |= {"extra_body": args.extra_body} if remote else {"dtype": args.dtype}
@@ -169,7 +176,7 @@ def _openai(args: argparse.Namespace) -> Answers:
     )
 
 
-def _transformers(args: argparse.Namespace) -> Answers:
+def _transformers(args: argparse.Namespace, output: AnswersFile) -> Answers:
     from specforge_dstill.data import targets
     from specforge_dstill.data.chat import stop_token_ids
     from specforge_dstill.data.generation import Decoding
@@ -188,6 +195,6 @@ def _transformers(args: argparse.Namespace) -> Answers:
         Sampling(args.temperature, top_p=args.top_p),
         targets.max_positions(model.config),
     )
-    return TransformersAnswers(
-        model, tokenizer, decoding, args.seed, args.batch_size, args.template_kwargs
-    )
+    # A run that goes on with earlier answers goes on with their day.
+    variables = args.template_kwargs | stopped_clock(output.settings.get("date", ""))
+    return TransformersAnswers(model, tokenizer, decoding, args.seed, args.batch_size, variables)

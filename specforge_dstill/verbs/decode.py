@@ -88,7 +88,7 @@ class DecodeRoute:
         for index, text in enumerate(prompt.turns):
             name = prompt.turn_name(index)
             talk.append(Message("user", text))
-            ids = prompt_tokens(plan.tokenizer, talk, plan.template_kwargs, name=prompt.id)
+            ids = prompt_tokens(plan.tokenizer, talk, plan.template_variables, name=prompt.id)
             room = plan.decoding.room(len(ids))
             if room == 0:
                 left_out.append(name)
@@ -128,7 +128,7 @@ class DecodeRoute:
         first = []
         for prompt in [p for chosen in prompts.values() for p in chosen][:WARM_UP_RUNS]:
             talk = [*first_messages(prompt), Message("user", prompt.turns[0])]
-            ids = prompt_tokens(plan.tokenizer, talk, plan.template_kwargs, name=prompt.id)
+            ids = prompt_tokens(plan.tokenizer, talk, plan.template_variables, name=prompt.id)
             first.append((self._tensor(ids), plan.decoding.room(len(ids))))
         measuring.warm_up([(ids, room) for ids, room in first if room])
         return measuring

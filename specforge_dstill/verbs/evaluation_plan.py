@@ -22,6 +22,7 @@ from specforge_dstill.data.draft_config import resolve_draft
 from specforge_dstill.data.generation import Decoding
 from specforge_dstill.data.manifest import CacheManifest
 from specforge_dstill.data.target_identity import config_hash, weights_fingerprint
+from specforge_dstill.data.template_day import stopped_clock
 from specforge_dstill.data.versions import library_versions
 from specforge_dstill.errors import UserError
 from specforge_dstill.maths.block_shape import BlockShape
@@ -119,6 +120,11 @@ class EvaluationPlan:
         if self.args.template_kwargs is not None:
             return dict(self.args.template_kwargs)
         return self._cache.template_kwargs if self._cache else {}
+
+    @cached_property
+    def template_variables(self) -> dict[str, Any]:
+        """What the chat template gets: ``template_kwargs``, and the feature cache's day."""
+        return self.template_kwargs | stopped_clock(self._cache.template_day if self._cache else "")
 
     @cached_property
     def chat_template(self) -> str:

@@ -44,7 +44,7 @@ class ReplayRoute:
             conversing = Conversing(
                 AnswerFolder(args.answers or args.output / "answers", settings),
                 plan.tokenizer,
-                plan.template_kwargs,
+                plan.template_variables,
                 plan.decoding,
                 load,
                 args.batch_size,

@@ -29,7 +29,7 @@ from specforge_dstill.errors import UserError
 from specforge_dstill.token_hash import token_hash
 
 from .caches import LAYERS, WIDTH, capture_here, files_of, layout, make_samples
-from .conftest import write_lines
+from .conftest import make_tokenizer, write_lines
 
 
 def expected(model: Any, sample: TokenSample, layers: Sequence[int] = LAYERS) -> torch.Tensor:
@@ -249,6 +249,27 @@ def run_verb(run_file: Path, conversations: Path, *more: object) -> int:
     parser = argparse.ArgumentParser()
     verb.add_arguments(parser)
     return verb.run(parser.parse_args(words(run_file, conversations, *more)))
+
+
+def test_the_template_prints_the_day_of_the_answers(
+    run_file: Path, conversations: Path, tmp_path: Path, target: Path
+) -> None:
+    """Not the day of the capture, which may last over midnight and be gone on with later."""
+    dated = shutil.copytree(target, tmp_path / "dated")
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{{ strftime_now('w%-d') }} " + str(tokenizer.chat_template)
+    tokenizer.save_pretrained(dated)
+    settings = {"date": "2000-01-02"}
+    (tmp_path / "answers.jsonl.settings.json").write_text(json.dumps(settings))
+    for folder, day in ((target, ""), (dated, "2000-01-02")):
+        cache = tmp_path / f"cache of {folder.name}"
+        run_verb(run_file, conversations, "--output", cache, f"model.target_model_path={folder}")
+        manifest = CacheManifest.read(cache)
+        assert manifest is not None
+        assert manifest.template_day == day
+        assert manifest.template_kwargs == {}
+    found = torch.load(cache / "data/00000/00000001.ckpt", weights_only=True)
+    assert found["input_ids"][0] == tokenizer.convert_tokens_to_ids("w2")
 
 
 def test_the_verb(
