@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_placement(transformers, default="cuda when there is a GPU")
     remote = parser.add_argument_group(
         "--backend openai",
-        "A chat template that prints the day (GPT-OSS's) prints the server's, which changes at "
+        "A chat template that prints the day (GPT-OSS's) prints the server's, which changes at\n"
         "midnight; capture has the day of the first run.",
     ).add_argument
     remote("--base-url", help="such as http://127.0.0.1:30000/v1; the key is OPENAI_API_KEY")
