@@ -25,7 +25,7 @@ from specforge_dstill.options import (
     parse_options,
 )
 from specforge_dstill.overrides import override
-from specforge_dstill.strict_yaml import RepeatedKeyError, load_yaml
+from specforge_dstill.strict_yaml import KeyMistakeError, load_yaml
 from specforge_dstill.validation import dotted_keys, explain, submodel
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def read_document(
         raise UserError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        what = "" if isinstance(error, RepeatedKeyError) else "not YAML: "
+        what = "" if isinstance(error, KeyMistakeError) else "not YAML: "
         raise UserError(f"{path}{line}: {what}{error.problem}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None

@@ -157,6 +157,7 @@ def test_no_file_names_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("a.yaml", "model:\n  x: [1\ndata: 2\n", "a.yaml, line 3: not YAML"),
         ("a.yaml", "model: {}\n\tdata: 1\n", "a.yaml, line 2: not YAML"),
         ("a.yaml", "data: {a: 1}\nmodel:\n  x: 1\n  x: 2\n", "line 4: x is given a second time"),
+        ("a.yaml", "model: {}\ndata:\n  on: 1\n", "a.yaml, line 3: YAML reads the key on as bool"),
         ("a.json", '{"model": {},\n "data" 1}', "a.json, line 2: not JSON"),
         ("a.yaml", "", "a run file holds sections"),
         ("a.yaml", "- 1\n- 2\n", "a run file holds sections"),

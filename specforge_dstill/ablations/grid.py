@@ -193,22 +193,10 @@ def read_grid(path: Path) -> Grid:
         elsewhere="specforge-dstill ablate --help shows one",
         holds="run:, seeds:, evaluate: and variants:",
     )
-    _check_names(path, document)
     try:
         return Grid.model_validate(document)
     except ValidationError as error:
         raise UserError(f"{path}: {explain(error, Grid, keys=_keys(document))}") from None
-
-
-def _check_names(path: Path, document: Mapping[str, Any]) -> None:
-    """YAML reads 1, yes and 2024-01-01 as no text."""
-    evaluate = document.get("evaluate")
-    prompts = evaluate.get("prompts") if isinstance(evaluate, Mapping) else None
-    for key, section in (("variants", document.get("variants")), ("evaluate.prompts", prompts)):
-        for name in section if isinstance(section, Mapping) else ():
-            if not isinstance(name, str):
-                kind = type(name).__name__
-                raise UserError(f"{path}: {key}: YAML reads the name {name} as {kind}; quote it")
 
 
 def _keys(document: Mapping[str, Any]) -> list[str]:
