@@ -57,7 +57,7 @@ def check_cache(
             f"{folder}: no feature files there; make them with: specforge-dstill capture"
         )
     manifest = CacheManifest.read(folder) if folder.is_dir() else None
-    if manifest is None and (folder / IDENTITY).is_file():
+    if rank == 0 and manifest is None and (folder / IDENTITY).is_file():
         _warn(
             f"{folder}: its capture is not finished; run the same capture command again for the "
             "rest"
