@@ -45,7 +45,7 @@ class AtLoad:
     def suffix(self) -> str:
         grid = self.grid
         where = f"{grid.target} in {grid.engine}, {grid.reasoning}"
-        return f", {where}, T = {self.temperature:g}, C = {self.concurrency}"
+        return f", {where}, T = {self.temperature:g}, C = {self.concurrency}{grid.suffix}"
 
     def shared(self, methods: Sequence[Method]) -> tuple[str, ...]:
         return tuple(

@@ -45,11 +45,12 @@ def serving_facts(grid: SpeedGrid, folders: Sequence[str]) -> Facts:
         folders: of all results, by their numbers.
     """
     details = grid.details
+    temperatures = sorted({t for _, t, _ in grid.rates})
     told = {
         "Measured": f"against servers: {grid.engine}",
         "Target": grid.target,
         "Drafters": ", ".join(dict.fromkeys(method.drafter for method in grid.methods)),
-        "Temperatures": ", ".join(f"{t:g}" for t in sorted({t for _, t, _ in grid.rates})),
+        "Temperatures": ", ".join([*(f"{t:g}" for t in temperatures), *_kept(details)]),
         "Requests at a time": ", ".join(map(str, sorted({c for _, _, c in grid.rates}))),
         "Chat template": grid.reasoning,
         "Longest answer": _of(details, "max_new_tokens", "{} tokens"),
@@ -58,7 +59,9 @@ def serving_facts(grid: SpeedGrid, folders: Sequence[str]) -> Facts:
         "When": str(details.get("date", "")),
         "Results": ", ".join(folders[run] for run in grid.runs),
     }
-    return Facts("Servers", tuple((name, value) for name, value in told.items() if value))
+    return Facts(
+        f"Servers{grid.suffix}", tuple((name, value) for name, value in told.items() if value)
+    )
 
 
 def _served_prompts(grid: SpeedGrid) -> Iterator[str]:
@@ -130,9 +133,13 @@ def _sampling(setting: Setting) -> str:
     details = setting.details
     if setting.temperature == 0:
         return "0 (greedy)"
-    kept = [f"{name} {details[name]:g}" for name in ("top_p", "top_k") if details.get(name)]
     rule = [f"rule {details['rule']}"] if "rule" in details else []
-    return ", ".join([f"{setting.temperature:g}", *kept, *rule])
+    return ", ".join([f"{setting.temperature:g}", *_kept(details), *rule])
+
+
+def _kept(details: Mapping[str, Any]) -> list[str]:
+    """Which tokens may be drawn."""
+    return [f"{name} {details[name]:g}" for name in ("top_p", "top_k") if details.get(name)]
 
 
 def _prompts(setting: Setting) -> Iterator[str]:

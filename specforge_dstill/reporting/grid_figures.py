@@ -31,7 +31,8 @@ def concurrency_pictures(grid: SpeedGrid, palette: Palette, *, name: str) -> Ite
         axes.set_ylabel("speed-up S")
         rule(axes, "y")
         legend(figure, axes)
-        title = f"S against concurrency: {grid.target} in {grid.engine}, T = {temperature:g}"
+        where = f"{grid.target} in {grid.engine}, T = {temperature:g}{grid.suffix}"
+        title = f"S against concurrency: {where}"
         several = "Mean over benchmarks. " if len(grid.data_sets) > 1 else ""
         notes = (f"{grid.reasoning}. {several}Whiskers: 95 % intervals over prompts.",)
         yield Picture(title, svg(figure, name=f"{name}-{number}", description=title), notes)

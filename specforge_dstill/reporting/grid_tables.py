@@ -32,19 +32,25 @@ def single_request_table(grids: Sequence[SpeedGrid]) -> Iterator[Table]:
             yield NOTHING if s is None else Number(s.estimate(), TIMES)
             yield NOTHING if tau is None else Number(tau.estimate())
 
+    named = any(grid.settings for grid in grids)
     rows = [
-        (grid.target, grid.engine, grid.reasoning, str(method), *cells(grid, method))
+        (
+            *([", ".join(grid.settings)] if named else []),
+            *(grid.target, grid.engine, grid.reasoning, str(method)),
+            *cells(grid, method),
+        )
         for grid in grids
         for method in grid.methods
         if any(p.method == method and (p.temperature, p.concurrency) == first for p in grid.places)
     ]
     if rows:
+        names = (*(["Setting"] if named else []), "Target", "Engine", "Reasoning", "Method")
         header = (f"{name} {what}" for name in columns for what in ("S", "τ"))
         yield Table(
             "Speed-up S and acceptance length τ, T = 0, C = 1 (Table 1)",
-            ("Target", "Engine", "Reasoning", "Method", *header),
+            (*names, *header),
             tuple(rows),
-            4,
+            len(names),
             (
                 _ABOUT,
                 "Average: unweighted over benchmarks, of those that have all of them.",
@@ -54,17 +60,29 @@ def single_request_table(grids: Sequence[SpeedGrid]) -> Iterator[Table]:
 
 
 def grid_tables(grids: Sequence[SpeedGrid]) -> Iterator[Table]:
-    """Those of one target and engine share a table; reasoning is told where it differs."""
+    """Those of one target and engine share a table; what tells them apart stands before."""
     groups: dict[tuple[str, str], list[SpeedGrid]] = {}
     for grid in grids:
         groups.setdefault((grid.target, grid.engine), []).append(grid)
     for (target, engine), group in groups.items():
-        number = "Table 3" if len(group) > 1 else "Table 2"
+        names = _names(group)
+        number = "Table 3" if "Reasoning" in names else "Table 2"
+        alone = group[0].suffix if len(group) == 1 else ""
         if any(grid.places for grid in group):
-            yield _table(f"{target} in {engine}: speed-up S by concurrency ({number})", group)
+            title = f"{target} in {engine}: speed-up S by concurrency ({number}){alone}"
+            yield _table(title, group, names)
         for grid in group:
             if grid.rates:
-                yield from _rates(grid, reasoning=len(group) > 1)
+                yield from _rates(grid, reasoning="Reasoning" in names)
+
+
+def _names(group: Sequence[SpeedGrid]) -> dict[str, list[str]]:
+    """The columns that tell grids apart, and what each has there."""
+    found = {
+        "Setting": [", ".join(grid.settings) for grid in group],
+        "Reasoning": [grid.reasoning for grid in group],
+    }
+    return {name: told for name, told in found.items() if len({*told}) > 1}
 
 
 def over_data_sets(
@@ -80,31 +98,30 @@ def over_data_sets(
     return combine(average, *found) if found and len(found) == len(places) else None
 
 
-def _table(title: str, group: Sequence[SpeedGrid]) -> Table:
+def _table(title: str, group: Sequence[SpeedGrid], names: Mapping[str, Sequence[str]]) -> Table:
     points = {
         t: sorted({p.concurrency for g in group for p in g.places if p.temperature == t})
         for t in sorted({t for g in group for t in g.temperatures})
     }
-    several = len(group) > 1
-    header = [*(["Reasoning"] if several else []), "Dataset", "Method"]
+    header = [*names, "Dataset", "Method"]
     for temperature, concurrencies in points.items():
         of = f"T = {temperature:g}"
         header += [f"{of}: τ", *(f"{of}: S, C = {at}" for at in concurrencies)]
     rows = [
         (
-            *([grid.reasoning] if several else []),
+            *(told[number] for told in names.values()),
             name,
             str(method),
             *_cells(grid, name, method, points),
         )
-        for grid in group
+        for number, grid in enumerate(group)
         for name in (*grid.data_sets, *([AVERAGE] if len(grid.data_sets) > 1 else []))
         for method in grid.methods
     ]
     averaged = any(len(concurrencies) > 1 for concurrencies in points.values())
     notes = [_ABOUT, *(["τ is averaged over concurrencies."] if averaged else [])]
     notes += dict.fromkeys(str(grid.details["note"]) for grid in group if "note" in grid.details)
-    return Table(title, tuple(header), tuple(rows), 3 if several else 2, tuple(notes))
+    return Table(title, tuple(header), tuple(rows), len(names) + 2, tuple(notes))
 
 
 def _cells(
@@ -136,7 +153,7 @@ def _rates(grid: SpeedGrid, *, reasoning: bool) -> Iterator[Table]:
     """Throughput, and the time per output token, each column over the same data sets."""
     methods = tuple(dict.fromkeys(method for method, _, _ in grid.rates))
     points = sorted({(t, c) for _, t, c in grid.rates})
-    suffix = f", {grid.reasoning}" if reasoning else ""
+    told = f", {grid.reasoning}" if reasoning else ""
 
     def table(what: str, number: Callable[[Rate], float], form: str) -> Table:
         def cell(rate: Rate | None) -> str:
@@ -150,7 +167,7 @@ def _rates(grid: SpeedGrid, *, reasoning: bool) -> Iterator[Table]:
             for method in methods
         ]
         return Table(
-            f"{grid.target} in {grid.engine}{suffix}: {what}",
+            f"{grid.target} in {grid.engine}{told}: {what}{grid.suffix}",
             ("Method", *map(_head, points)),
             tuple(rows),
             notes=(_counted(grid, points),),

@@ -86,7 +86,10 @@ def _measured(results: Sequence[Results]) -> tuple[list[Quantities], list[SpeedG
     """Of our own evaluations by setting, and of servers."""
     numbered = list(enumerate(results))
     settings = settings_of((run, report) for run, found in numbered for report in found.reports)
-    served = serving_grids({run: r.serving for run, r in numbered if r.serving is not None})
+    served = serving_grids(
+        {run: r.serving for run, r in numbered if r.serving is not None},
+        after=sum(bool(setting.letter) for setting in settings),
+    )
     return [Quantities(setting) for setting in settings], served
 
 

@@ -12,15 +12,21 @@ from specforge_dstill.evaluation.serving import Request, Served, ServingReport, 
 from specforge_dstill.reporting.grid import Place, Rate, SpeedGrid
 from specforge_dstill.reporting.prompts import PromptResamples
 from specforge_dstill.reporting.served_warnings import served_warnings
-from specforge_dstill.reporting.settings import Method, grouped, template_text
+from specforge_dstill.reporting.settings import Method, grouped, letters, template_text
 
 
-def serving_grids(reports: Mapping[int, ServingReport]) -> list[SpeedGrid]:
-    """One for all runs of the same settings over the same prompts."""
-    return [_grid(group) for group in grouped(reports.items())]
+def serving_grids(reports: Mapping[int, ServingReport], *, after: int = 0) -> list[SpeedGrid]:
+    """One for all runs of the same settings over the same prompts.
+
+    Args:
+        after: how many settings of the page have letters already.
+    """
+    groups = grouped(reports.items())
+    return [_grid(*pair) for pair in zip(groups, letters(len(groups), after=after), strict=True)]
 
 
-def _grid(reports: Mapping[int, ServingReport]) -> SpeedGrid:
+def _grid(reports: Mapping[int, ServingReport], letter: str) -> SpeedGrid:
+    where = f"Setting {letter}: " if letter else ""
     details = next(iter(reports.values())).details
     prompts = _prompts(reports)
     runs: dict[Place, dict[int, tuple[Served, Served | None]]] = {}
@@ -42,7 +48,8 @@ def _grid(reports: Mapping[int, ServingReport]) -> SpeedGrid:
         _rates(reports),
         details,
         tuple(reports),
-        tuple(dict.fromkeys(served_warnings(reports))),
+        tuple(f"{where}{text}" for text in dict.fromkeys(served_warnings(reports))),
+        (letter,) if letter else (),
     )
 
 

@@ -6,10 +6,10 @@ A method that is in several of them (other seeds) has several runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count, product
+from itertools import count, islice, product
 from string import ascii_uppercase
 from typing import Any, TypeVar
 
@@ -114,13 +114,26 @@ def settings_of(reports: Iterable[tuple[int, Report]]) -> list[Setting]:
     Reports without a score are left out.
     """
     groups = grouped([(number, one) for number, one in reports if one.scores], also=_shape)
-    if len(groups) == 1:
-        return [Setting(groups[0])]
-    return [Setting(*pair) for pair in zip(groups, _letters(), strict=False)]
+    return [Setting(*pair) for pair in zip(groups, letters(len(groups)), strict=True)]
+
+
+def letters(count: int, *, after: int = 0) -> list[str]:
+    """What settings are called on a page, which has named ``after`` others; "" for one alone."""
+    return [""] if count == 1 else list(islice(_letters(), after, after + count))
+
+
+def asked(report: Report | ServingReport) -> dict[str, str]:
+    """A hash of each data set's prompts, where it is told."""
+    prompts = report.details.get("prompts", {})
+    return {name: told["hash"] for name, told in prompts.items() if "hash" in told}
 
 
 def grouped(
-    reports: Iterable[tuple[int, _Report]], *, also: Callable[[_Report], object] = lambda _: None
+    reports: Iterable[tuple[int, _Report]],
+    *,
+    also: Callable[[_Report], object] = lambda _: None,
+    ignored: Collection[str] = (),
+    agreeing: Callable[[_Report], Mapping[str, str]] = asked,
 ) -> list[dict[int, _Report]]:
     """Reports, each with its folder's number, that have equal settings and asked the same.
 
@@ -128,29 +141,26 @@ def grouped(
 
     Args:
         also: what must be equal besides, a JSON value.
+        ignored: settings that may differ besides those of a run.
+        agreeing: what must be equal where both tell it.
     """
     found: list[tuple[str, dict[str, str], dict[int, _Report]]] = []
+    but = {*_OF_A_RUN, *ignored}
     for number, report in reports:
-        told = {name: value for name, value in report.details.items() if name not in _OF_A_RUN}
+        told = {name: value for name, value in report.details.items() if name not in but}
         key = json.dumps([told, also(report)], sort_keys=True, default=str)
-        asked = _asked(report.details)
-        group = next((one for one in found if one[0] == key and _agree(one[1], asked)), None)
+        wanted = agreeing(report)
+        group = next((one for one in found if one[0] == key and _agree(one[1], wanted)), None)
         if group is None:
             group = key, {}, {}
             found.append(group)
-        group[1].update(asked)
+        group[1].update(wanted)
         group[2][number] = report
     return [members for _, _, members in found]
 
 
-def _agree(known: Mapping[str, str], asked: Mapping[str, str]) -> bool:
-    return all(known.get(name, one) == one for name, one in asked.items())
-
-
-def _asked(details: Mapping[str, Any]) -> dict[str, str]:
-    """A hash of each data set's prompts, where it is told."""
-    prompts = details.get("prompts", {})
-    return {name: told["hash"] for name, told in prompts.items() if "hash" in told}
+def _agree(known: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return all(known.get(name, one) == one for name, one in wanted.items())
 
 
 def _letters() -> Iterator[str]:

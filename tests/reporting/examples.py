@@ -8,6 +8,7 @@ from specforge_dstill.evaluation.replay import Walk
 from specforge_dstill.evaluation.report import Report, Score
 from specforge_dstill.evaluation.speed import Speed, Timing
 from specforge_dstill.evaluation.stopwatch import Seconds
+from specforge_dstill.reporting.tables import Cell, Number
 
 BLOCK_SIZE = 4
 DETAILS = {
@@ -62,3 +63,8 @@ def decoded(temperature: float = 0.0, **details: Any) -> Report:
     drafted = score("student", 1, [[2], [2], [1]], [[1], [2]], speed(1, 10))
     told = {"measured": "real decoding", "temperature": temperature, "top_p": 0.9}
     return Report(BLOCK_SIZE, (drafted,), {**DETAILS, **told, **details}, plain=speed(3, 10))
+
+
+def texts(row: tuple[Cell, ...]) -> list[str]:
+    """A row of a table without its intervals."""
+    return [cell.text if isinstance(cell, Number) else cell for cell in row]

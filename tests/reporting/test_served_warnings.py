@@ -14,7 +14,12 @@ def warned(*all_details: dict[str, Any]) -> list[str]:
 
 def test_a_server_launched_otherwise_than_the_one_alone_is_told() -> None:
     """S would be of the launch. What one of them does not tell is not compared."""
-    alone = {"url": "a", "tp_size": 1, "dtype": "float32", "attention_backend": "fa3"}
+    alone: dict[str, Any] = {
+        "url": "a",
+        "tp_size": 1,
+        "dtype": "float32",
+        "attention_backend": "fa3",
+    }
     other = {"url": "b", "tp_size": 8, "dtype": "bfloat16", "quantization": None}
     servers = {"plain": alone, "student": other, "alike": {**alone, "url": "c"}}
     (told,) = launch_warnings({"servers": servers})
@@ -23,8 +28,8 @@ def test_a_server_launched_otherwise_than_the_one_alone_is_told() -> None:
         "bfloat16 and float32: S is not of the drafter alone; launch them alike."
     )
     assert warned({"servers": servers}) == [told]
-    for servers in ({"student": other}, {"plain": {"url": "a"}, "student": {"url": "b"}}):
-        assert not list(launch_warnings({"servers": servers}))
+    for untold in ({"student": other}, {"plain": {"url": "a"}, "student": other}):
+        assert not list(launch_warnings({"servers": untold}))
     assert not list(launch_warnings({}))
 
 

@@ -12,18 +12,17 @@ from specforge_dstill.reporting.acceptance import loads
 from specforge_dstill.reporting.comparison_tables import PAPERS, comparison_table
 from specforge_dstill.reporting.figures import palette
 from specforge_dstill.reporting.folders import Results
-from specforge_dstill.reporting.grid import Place, SpeedGrid, decoded_grids
+from specforge_dstill.reporting.grid import Place, SpeedGrid
 from specforge_dstill.reporting.grid_figures import concurrency_pictures
 from specforge_dstill.reporting.grid_tables import grid_tables, single_request_table
 from specforge_dstill.reporting.page import make_page
-from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.serving import serving_grids
-from specforge_dstill.reporting.settings import Method, settings_of
-from specforge_dstill.reporting.tables import Cell, Number
+from specforge_dstill.reporting.settings import Method
+from specforge_dstill.reporting.tables import Number
 from specforge_dstill.reporting.variant_table import variant_table
-from tests.reporting.examples import decoded
+from tests.reporting.examples import decoded, texts
 
-STUDENT = Method("student", 1)
+STUDENT, ROW = Method("student", 1), ["easy", "student"]
 DETAILS = {"target": "tiny", "engine": "vLLM", "template_kwargs": {}, "note": "Counted past ends."}
 
 
@@ -44,10 +43,6 @@ def measured(speed: float = 2, **details: Any) -> ServingReport:
         for one in (served(None, 4 * at, at), served("student", 4 * at / (speed / at), at))
     ]
     return ServingReport(tuple(runs), {**DETAILS, **details})
-
-
-def texts(row: tuple[Cell, ...]) -> list[str]:
-    return [cell.text if isinstance(cell, Number) else cell for cell in row]
 
 
 def only(reports: dict[int, ServingReport]) -> SpeedGrid:
@@ -174,11 +169,39 @@ def test_a_server_without_a_drafter_alone_has_its_speed() -> None:
 def test_reasoning_on_and_off_is_table_3() -> None:
     other = measured(template_kwargs={"enable_thinking": True})
     table, *_ = grid_tables(serving_grids({0: measured(), 1: other}))
-    assert "(Table 3)" in table.title
-    assert [texts(row)[0] for row in table.rows] == [
-        "the template's default",
-        "enable_thinking = true",
+    assert table.title == "tiny in vLLM: speed-up S by concurrency (Table 3)"
+    assert table.header[:4] == ("Setting", "Reasoning", "Dataset", "Method")
+    assert [texts(row)[:2] for row in table.rows] == [
+        ["A", "the template's default"],
+        ["B", "enable_thinking = true"],
     ]
+
+
+def test_other_settings_of_servers_have_letters() -> None:
+    """The same reasoning: no Table 3, and no two rows with the same names."""
+    grids = serving_grids({0: measured(), 1: measured(max_new_tokens=64)})
+    table, *rates = grid_tables(grids)
+    assert "(Table 2)" in table.title
+    assert table.header[:3] == ("Setting", "Dataset", "Method")
+    assert [texts(row)[:3] for row in table.rows] == [["A", *ROW], ["B", *ROW]]
+    assert {rate.title[-11:] for rate in rates} == {", setting A", ", setting B"}
+    (single,) = single_request_table(grids)
+    assert [texts(row)[:2] for row in single.rows] == [["A", "tiny"], ["B", "tiny"]]
+    assert [load.suffix[-11:] for load in loads(grids)] == [
+        *2 * [", setting A"],
+        *2 * [", setting B"],
+    ]
+
+
+def test_letters_go_on_after_our_own_settings() -> None:
+    own = (decoded(), decoded(1.0))
+    other = measured(max_new_tokens=64, cache={"template_kwargs": {"a": 1}}, top_p=0.5)
+    page = make_page([Results("run", own, measured()), Results("other", (), other)], title="t")
+    assert [facts.title for facts in page.facts] == [
+        *("Setting A", "Setting B", "Servers, setting C", "Servers, setting D")
+    ]
+    assert dict(page.facts[3].values)["Temperatures"] == "0, top_p 0.5"
+    assert [warning[:20] for warning in page.warnings] == ["Setting D: the chat "]
 
 
 def test_an_average_needs_every_data_set() -> None:
@@ -196,18 +219,6 @@ def test_an_average_needs_every_data_set() -> None:
     )
     table, *_ = grid_tables([grid])
     assert texts(table.rows[-1]) == ["Average", "student", "3.00", "3.00×", "–"]
-
-
-def test_decoding_at_several_temperatures_stands_side_by_side() -> None:
-    def grids(*temperatures: float) -> list[SpeedGrid]:
-        settings = settings_of(enumerate(map(decoded, temperatures)))
-        return list(decoded_grids([Quantities(setting) for setting in settings]))
-
-    assert grids(0.0) == []
-    (grid,) = grids(0.0, 1.0)
-    (table,) = grid_tables([grid])
-    assert table.header[2:] == ("T = 0: τ", "T = 0: S, C = 1", "T = 1: τ", "T = 1: S, C = 1")
-    assert texts(table.rows[0]) == ["easy", "student", "2.67", "3.00×", "2.67", "3.00×"]
 
 
 def test_the_figure_needs_two_concurrencies() -> None:

@@ -12,16 +12,12 @@ from specforge_dstill.reporting.comparison_tables import PAPERS, comparison_tabl
 from specforge_dstill.reporting.main_tables import table_1, table_4
 from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.settings import settings_of
-from specforge_dstill.reporting.tables import Cell, Number
-from tests.reporting.examples import decoded, example
+from specforge_dstill.reporting.tables import Number
+from tests.reporting.examples import decoded, example, texts
 
 
 def quantities(*reports: Report) -> list[Quantities]:
     return [Quantities(setting) for setting in settings_of(enumerate(reports))]
-
-
-def texts(row: tuple[Cell, ...]) -> list[str]:
-    return [cell.text if isinstance(cell, Number) else cell for cell in row]
 
 
 def test_numbers_in_words() -> None:
