@@ -323,10 +323,11 @@ def test_mistakes_are_one_line(
 def test_answers_of_other_settings_are_refused(
     case: Case, evaluated: Evaluated, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = mistake(capsys, evaluate(case, *good_words(case), new_tokens=8))
+    words = [*good_words(case), "--overwrite"]
+    line = mistake(capsys, evaluate(case, *words, new_tokens=8))
     assert f"(max_new_tokens was {NEW_TOKENS} and is now 8)" in line
     assert "--answers" in line
-    line = mistake(capsys, evaluate(case, *good_words(case), '--template-kwargs={"x": 1}'))
+    line = mistake(capsys, evaluate(case, *words, '--template-kwargs={"x": 1}'))
     assert "template_kwargs was {} and is now {'x': 1}" in line
     assert (evaluated.folder / "results.json").read_text() == evaluated.results
 
@@ -361,6 +362,41 @@ def test_another_template_than_the_caches_is_warned_of(
     assert "in the feature cache: thinking = true" in capsys.readouterr().err
     details = json.loads((case.folder / "warned/results.json").read_text())["details"]
     assert details["cache"] == {"chat_template": own, "template_kwargs": {"thinking": True}}
+
+
+@pytest.mark.usefixtures("no_target")
+def test_results_of_others_are_not_written_over(
+    case: Case, evaluated: Evaluated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of other drafters, passes and data sets; --overwrite does, and so does a command of more."""
+    folder = case.folder / "kept"
+    folder.mkdir()
+    results = folder / "results.json"
+    results.write_text(evaluated.results)
+    answers = f"--answers={evaluated.folder / 'answers'}"
+    drafter = f"--drafter=student={case.folder / 'trained'}"
+    prompts = [f"--prompts={name}={case.folder / name}.jsonl" for name in ("one", "two")]
+    line = mistake(capsys, evaluate(case, *good_words(case), answers, output="kept"))
+    lost = f"holds dflash:1, teacher:1, teacher:{STEPS}, two, which this command does not measure"
+    assert f"{results}: {lost} and would be lost; name another --output" in line
+    assert results.read_text() == evaluated.results
+    assert evaluate(case, *good_words(case), answers, "--overwrite", output="kept") == 0
+    assert evaluate(case, *prompts, drafter, answers, output="kept") == 0
+    more = report_from_json(results.read_text())
+    assert [(s.drafter, s.steps) for s in more.scores] == [("student", 1), ("student", STEPS)]
+    assert more.data_sets == ("one", "two")
+    capsys.readouterr()
+    line = mistake(capsys, evaluate(case, *prompts, f"{drafter}:1", answers, output="kept"))
+    assert f"holds student:{STEPS}, which" in line
+
+
+def test_a_file_that_is_no_result_is_not_written_over(
+    case: Case, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (case.folder / "mine").mkdir()
+    (case.folder / "mine/results.json").write_text('{"my": "own"}')
+    line = mistake(capsys, evaluate(case, *good_words(case), output="mine"))
+    assert "results.json: not an evaluation's results of format 1; name another --output" in line
 
 
 def test_a_torn_answer_is_named(

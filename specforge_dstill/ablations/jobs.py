@@ -165,7 +165,8 @@ def _evaluation(grid: Grid, seed: int, trained: list[Job]) -> Job:
     return Job(
         name=evaluation_of(seed),
         folder=results,
-        command=tuple(words),
+        # Of variants that the grid no longer has; that is no reason to measure the others anew.
+        command=(*words, "--overwrite"),
         needs=names,
         sources=names,
         settings={"command": words[1:], "prompts": _digests(asked.prompts)},

@@ -14,6 +14,7 @@ from specforge_dstill.files import make_folder, write_atomically, writing
 from specforge_dstill.reporting.facts import template_warnings
 from specforge_dstill.stopping import ending_though_stuck
 from specforge_dstill.verbs.decode import DecodeRoute
+from specforge_dstill.verbs.earlier_results import check_nothing_lost
 from specforge_dstill.verbs.evaluate_arguments import add_arguments as add_arguments
 from specforge_dstill.verbs.evaluate_options import DECODE, SERVER, fill_in
 from specforge_dstill.verbs.evaluation_plan import EvaluationPlan
@@ -33,6 +34,10 @@ def run(args: argparse.Namespace) -> int:
     if way == SERVER:
         return _run_servers(args)
     plan = EvaluationPlan.of(args)
+    names = DECODED if way == DECODE else REPLAYED
+    results, table, picture = (args.output / name for name in names)
+    if not args.overwrite:
+        check_nothing_lost(results, plan)
     route = DecodeRoute.of(plan) if way == DECODE else ReplayRoute(plan)
     report, left_out = route.measure()
     for warning in template_warnings(report.details):
@@ -41,8 +46,6 @@ def run(args: argparse.Namespace) -> int:
         if missing:
             reason = f"they fill the target's window (first: {missing[0]})"
             say(f"{name}: {len(missing)} turns left out, {reason}")
-    names = DECODED if way == DECODE else REPLAYED
-    results, table, picture = (args.output / name for name in names)
     _write(report, results, table, picture)
     _print_table(report)
     if speeds := report.speed_text():

@@ -32,6 +32,7 @@ EXAMPLE = """example:
       --drafter student=output/dstill_student-latest:1 --output results
 Recovery (Eq. 13) needs a drafter named teacher, at one pass and at more, and one named student
 (or student-…) at one pass; student-x is held against teacher-x where there is one.
+A command's results take the place of those in OUTPUT, so name all drafters in one command.
 Prompts of several turns give an answer a turn.
 The target's answers are kept and used again. Other prompts are answered in addition; another
 target, template, precision, or --max-new-tokens is refused and needs another --answers folder.
@@ -124,6 +125,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an answer's (default: 2048; against servers the paper's 4096)",
     )
     add("--output", type=Path, default=Path("results"), metavar="FOLDER", help="default: results")
+    add(
+        "--overwrite",
+        action="store_true",
+        default=None,
+        help="write over results in OUTPUT of drafters or data sets that are not measured now "
+        "(default: they are kept, and the command refused)",
+    )
     add(
         "--answers",
         type=Path,

@@ -16,6 +16,7 @@ REPLAY, DECODE, SERVER, CAPTURED = "--replay", "--decode", "--server", "--captur
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "answers": {REPLAY: None},
     "captured": {REPLAY: None},
+    "overwrite": {REPLAY: False, DECODE: False},
     "batch_size": {REPLAY: 16},
     "steps": {REPLAY: None, DECODE: None},
     "dtype": {REPLAY: "float32", DECODE: "float32"},

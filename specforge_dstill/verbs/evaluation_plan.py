@@ -85,6 +85,11 @@ class EvaluationPlan:
         return str(self.run.config.model.target_model_path)
 
     @property
+    def data_sets(self) -> tuple[str, ...]:
+        """Their names: of prompts, or of captures."""
+        return tuple(chosen.name for chosen in self.args.prompts or self.args.captured)
+
+    @property
     def device(self) -> str:
         return self.args.device or targets.default_device()
 

@@ -117,6 +117,9 @@ def test_evaluations_share_answers_and_take_turns(small: Grid) -> None:
         assert words[words.index("--answers") + 1] == "ablations/answers"
     assert "student=ablations/seed-0/student/student-latest:1" in first.command
     assert "dflash-more=ablations/seed-0/dflash-more/dflash-more-latest:1" in first.command
+    # Results of a variant that was taken out of the grid do not stop those of the others.
+    assert "--overwrite" in first.command
+    assert "--overwrite" not in first.settings["command"], "results made before stay done"
     # At one pass and at K, by evaluate's own default.
     assert "teacher=ablations/seed-0/teacher/teacher-latest" in first.command
 

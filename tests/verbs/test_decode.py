@@ -273,6 +273,17 @@ def test_options_of_decoding_belong_to_it(
     assert "--top-k belongs to --decode" in mistake(capsys, status)
 
 
+def test_results_of_other_prompts_are_not_written_over(
+    case: Case, greedy: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "load_model", refuse)
+    before = greedy.results
+    chosen = words(case, "one", drafters=("trained", "untrained:1"))
+    line = mistake(capsys, evaluate(case, greedy.folder, *chosen, "--limit=4"))
+    assert "decoding.json: holds two, which this command does not measure" in line
+    assert greedy.results == before
+
+
 def test_other_settings_need_another_folder(
     case: Case, greedy: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
