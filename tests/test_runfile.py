@@ -241,6 +241,9 @@ def test_the_template_of_init_loads(tmp_path: Path, mode: str) -> None:
     assert run.config.data.hidden_states_path == "c"
     assert load_run(str(path), (), "dstill_student").config.training.num_epochs == 3
     # All as by default, but the baseline's position weights, and no more blocks than a step draws.
-    recommended = {"teacher.position_decay": 7.0, "collect.anchors_per_sample": 512}
+    recommended = {
+        "dstill.teacher.position_decay": 7.0,
+        "dstill.collect.anchors_per_sample": 512,
+    }
     assert run.options.flat() == type(run.options)().flat() | recommended
     assert set(run.options.flat()) <= run.explicit
