@@ -16,6 +16,7 @@ _ABOUT = (
     "S is the time per output token without the drafter over that with it, at the same "
     "temperature and number of requests at a time (C)."
 )
+_AVERAGED = "τ is averaged over concurrencies, where all of them were measured."
 
 
 def single_request_table(grids: Sequence[SpeedGrid]) -> Iterator[Table]:
@@ -119,7 +120,7 @@ def _table(title: str, group: Sequence[SpeedGrid], names: Mapping[str, Sequence[
         for method in grid.methods
     ]
     averaged = any(len(concurrencies) > 1 for concurrencies in points.values())
-    notes = [_ABOUT, *(["τ is averaged over concurrencies."] if averaged else [])]
+    notes = [_ABOUT, *([_AVERAGED] if averaged else [])]
     notes += dict.fromkeys(str(grid.details["note"]) for grid in group if "note" in grid.details)
     return Table(title, tuple(header), tuple(rows), len(names) + 2, tuple(notes))
 
@@ -130,7 +131,8 @@ def _cells(
     for temperature, concurrencies in points.items():
         taus = [_at(grid, grid.tau, name, method, temperature, c) for c in concurrencies]
         known = [tau for tau in taus if tau is not None]
-        yield Number(combine(average, *known).estimate()) if known else NOTHING
+        whole = len(known) == len(taus)
+        yield Number(combine(average, *known).estimate()) if whole else NOTHING
         for concurrency in concurrencies:
             s = _at(grid, grid.speedup, name, method, temperature, concurrency)
             yield NOTHING if s is None else Number(s.estimate(), TIMES)

@@ -204,7 +204,7 @@ def test_letters_go_on_after_our_own_settings() -> None:
     assert [warning[:20] for warning in page.warnings] == ["Setting D: the chat "]
 
 
-def test_an_average_needs_every_data_set() -> None:
+def test_an_average_needs_every_data_set_and_concurrency() -> None:
     grid = only(
         {
             0: ServingReport(
@@ -218,7 +218,12 @@ def test_an_average_needs_every_data_set() -> None:
         }
     )
     table, *_ = grid_tables([grid])
-    assert texts(table.rows[-1]) == ["Average", "student", "3.00", "3.00×", "–"]
+    # τ, too: a mean over other concurrencies than the rows beside it would be another number.
+    assert [texts(row) for row in table.rows] == [
+        [*ROW, "3.00", "2.00×", "0.25×"],
+        ["hard", "student", "–", "4.00×", "–"],
+        ["Average", "student", "–", "3.00×", "–"],
+    ]
 
 
 def test_the_figure_needs_two_concurrencies() -> None:
