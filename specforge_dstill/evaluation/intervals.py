@@ -9,8 +9,8 @@ Shapes: U prompts, R resamples, S runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite, nan, sqrt
 
 import numpy as np
@@ -105,11 +105,32 @@ def combine(function: Callable[..., Array], *quantities: Quantity) -> Quantity:
     Quantities without a common run (variants that were measured apart) are averaged first; what
     comes of them then has no interval over runs.
     """
-    shared = [run for run in quantities[0].runs if all(run in q.runs for q in quantities)]
-    if not shared:
-        return Quantity((), function(*(q.values.mean(axis=0, keepdims=True) for q in quantities)))
-    rows = (q.values[[q.runs.index(run) for run in shared]] for q in quantities)
-    return Quantity(tuple(shared), function(*rows))
+    shared = _shared_runs(quantities)
+    return Quantity(shared, function(*(_rows(q, shared) for q in quantities)))
+
+
+def of_means(function: Callable[..., Array], *quantities: Quantity) -> Estimate:
+    """A function of means over the shared runs, where it is no mean itself: a ratio of averages.
+
+    Its interval over runs is that of the function of each run's own values, where every run has
+    one; it need not lie around the value.
+    """
+    shared = _shared_runs(quantities)
+    means = (_rows(q, shared).mean(axis=0, keepdims=True) for q in quantities)
+    estimate = Quantity(shared[:1], function(*means)).estimate()
+    by_run = combine(function, *quantities).values[:, 0]
+    return replace(estimate, over_runs=t_interval(by_run), runs=len(by_run))
+
+
+def _shared_runs(quantities: Sequence[Quantity]) -> tuple[int, ...]:
+    return tuple(run for run in quantities[0].runs if all(run in q.runs for q in quantities))
+
+
+def _rows(quantity: Quantity, runs: Sequence[int]) -> Array:
+    """Of these runs, [S, 1 + R]; of none the mean over all."""
+    if not runs:
+        return quantity.values.mean(axis=0, keepdims=True)
+    return quantity.values[[quantity.runs.index(run) for run in runs]]
 
 
 def average(*values: Array) -> Array:

@@ -15,6 +15,14 @@ _ABOUT_S = (
     "S is the time per output token of the target alone over that with the drafter, measured in "
     "turn on the same prompts. Average: unweighted over benchmarks."
 )
+_ABOUT_RECOVERY = (
+    "Recovery: the part of the teacher's multi-pass gain that the student's one pass keeps "
+    "(Eq. 13)."
+)
+_RECOVERY_OF_RUNS = (
+    "Of several runs it is formed from τ averaged over them; {low, high} is of each run's own "
+    "recovery, and missing where a run's teacher does not gain."
+)
 
 
 def name_columns(settings: Sequence[Setting]) -> tuple[str, ...]:
@@ -81,7 +89,7 @@ def table_4(all_quantities: Sequence[Quantities]) -> Iterator[Table]:
         if len(found) > 1:
             found.append(quantities.average_tau(method))
         recovery = quantities.recovery(method)
-        last: Cell = NOTHING if recovery is None else Number(recovery.estimate())
+        last: Cell = NOTHING if recovery is None else Number(recovery)
         return (
             method.drafter,
             str(method.steps),
@@ -90,10 +98,10 @@ def table_4(all_quantities: Sequence[Quantities]) -> Iterator[Table]:
         )
 
     about = "τ is the mean number of tokens a round, the target's own included (1 + accepted)."
-    recovery = (
-        "Recovery: the part of the teacher's multi-pass gain that the student's one pass keeps "
-        "(Eq. 13)."
-    )
+    notes = [about]
+    if recovers:
+        several = any(len(q.setting.reports) > 1 for q in all_quantities)
+        notes.append(f"{_ABOUT_RECOVERY} {_RECOVERY_OF_RUNS}" if several else _ABOUT_RECOVERY)
     for group in _by_data_sets(all_quantities):
         yield from _table(
             "Acceptance length by drafter and denoising steps (Table 4)",
@@ -104,7 +112,7 @@ def table_4(all_quantities: Sequence[Quantities]) -> Iterator[Table]:
             group,
             row,
             names=2,
-            notes=(about, recovery) if recovers else (about,),
+            notes=tuple(notes),
         )
 
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specforge_dstill.evaluation.intervals import Array, Quantity, average, combine
+from specforge_dstill.evaluation.intervals import (
+    Array,
+    Estimate,
+    Quantity,
+    average,
+    combine,
+    of_means,
+)
 from specforge_dstill.evaluation.replay import Walk
 from specforge_dstill.evaluation.report import teacher_of
 from specforge_dstill.evaluation.speed import Speed
@@ -106,15 +114,19 @@ class Quantities:
         """The unweighted mean over data sets."""
         return combine(average, *(self.speedup(method, name) for name in self.setting.data_sets))
 
-    def recovery(self, method: Method) -> Quantity | None:
-        """Eq. 13 in percent, for the methods that the evaluation's own table has it for."""
+    def recovery(self, method: Method) -> Estimate | None:
+        """Eq. 13 in percent, for the methods that the evaluation's own table has it for.
+
+        Formed from tau averaged over benchmarks and runs, so that one run whose teacher gains
+        little does not outweigh the others; None where teachers do not gain on average.
+        """
         name = teacher_of(method.drafter, {m.drafter for m in self.setting.methods})
         passes = [m.steps for m in self.setting.methods if m.drafter == name]
         if name is None or method.steps != 1 or 1 not in passes or max(passes) == 1:
             return None
         once, more = Method(name, 1), Method(name, max(passes))
-        found = combine(_recovery, *map(self.average_tau, (method, once, more)))
-        return found if np.isfinite(found.values[:, 0]).all() else None
+        found = of_means(_recovery, *map(self.average_tau, (method, once, more)))
+        return found if isfinite(found.value) else None
 
     def _per_token(self, speeds: Mapping[int, Speed | None], data_set: str) -> Quantity:
         rows = [

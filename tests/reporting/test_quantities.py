@@ -11,7 +11,7 @@ from specforge_dstill.evaluation.report import Report, Score
 from specforge_dstill.reporting.prompts import prompt_of
 from specforge_dstill.reporting.quantities import Quantities
 from specforge_dstill.reporting.settings import Method, settings_of
-from tests.reporting.examples import decoded, example
+from tests.reporting.examples import DETAILS, decoded, example
 
 STUDENT, TEACHER = Method("student", 1), Method("teacher", 3)
 
@@ -35,7 +35,7 @@ def test_observed_numbers_are_the_evaluations_own() -> None:
         own, recovery = report.recovery(score), found.recovery(method)
         assert (own is None) == (recovery is None)
         if recovery is not None and own is not None:
-            assert recovery.estimate().value == pytest.approx(100 * own)
+            assert recovery.value == pytest.approx(100 * own)
 
 
 def test_tau_is_resampled_by_prompt_not_by_round() -> None:
@@ -86,6 +86,33 @@ def test_no_recovery_without_a_gain() -> None:
     assert quantities(Report(4, tuple(alike), report.details)).recovery(STUDENT) is None
     assert quantities(example()).recovery(Method("dflash", 1)) is None
     assert quantities(Report(4, report.scores[2:], report.details)).recovery(STUDENT) is None
+
+
+def test_recovery_of_runs_is_of_averages() -> None:
+    """A run whose teacher gains little does not outweigh the others; one without a gain counts."""
+
+    def run(more: list[int]) -> Report:
+        rounds = {("teacher", 1): [1, 1], ("teacher", 3): more, ("student", 1): [2, 1]}
+        return Report(
+            4,
+            tuple(
+                Score(*way, {"easy": [Walk("a", (one,)), Walk("b", (two,))]})
+                for way, (one, two) in rounds.items()
+            ),
+            DETAILS,
+        )
+
+    # Tau of the teacher in several passes: 4, 2.5 and 2; of the student 2.5, of one pass 2.
+    found = quantities(run([3, 3]), run([2, 1])).recovery(STUDENT)
+    assert found is not None
+    assert found.value == pytest.approx(100 * 0.5 / 1.25)
+    assert found.over_runs is not None
+    assert (found.over_runs.low + found.over_runs.high) / 2 == pytest.approx((25 + 100) / 2)
+    found = quantities(run([3, 3]), run([1, 1])).recovery(STUDENT)
+    assert found is not None
+    assert (found.value, found.over_runs, found.runs) == (pytest.approx(100 * 0.5 / 1), None, 2)
+    assert found.over_prompts is not None
+    assert quantities(run([1, 1]), run([1, 0])).recovery(STUDENT) is None
 
 
 def test_turns_of_a_prompt_are_drawn_together() -> None:
