@@ -21,7 +21,7 @@ from specforge_dstill.data.generation import Decoding
 from specforge_dstill.data.manifest import CacheManifest
 from specforge_dstill.data.target_identity import weights_fingerprint
 from specforge_dstill.evaluation.report import Report, report_from_json
-from specforge_dstill.verbs import replay
+from specforge_dstill.verbs import evaluation_plan, replay
 
 from .tiny import BLOCK_SIZE, HIDDEN, LAYERS, MASK_ID, STOP_ID, save_target
 from .trained import STEPS, Case, texts, write_prompts
@@ -397,6 +397,22 @@ def test_a_file_that_is_no_result_is_not_written_over(
     (case.folder / "mine/results.json").write_text('{"my": "own"}')
     line = mistake(capsys, evaluate(case, *good_words(case), output="mine"))
     assert "results.json: not an evaluation's results of format 1; name another --output" in line
+
+
+def test_what_the_generation_config_adds_is_told_and_recorded(
+    case: Case,
+    evaluated: Evaluated,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Answers were made without; they are found again, as the setting is not of theirs."""
+    monkeypatch.setattr(evaluation_plan, "unheeded_settings", lambda *_, **__: {"min_p": 0.1})
+    words = [*good_words(case), "--limit=1", f"--answers={evaluated.folder / 'answers'}"]
+    assert evaluate(case, *words, output="unheeded") == 0
+    assert "generation_config.json sets min_p = 0.1, which is not" in capsys.readouterr().err
+    details = json.loads((case.folder / "unheeded/results.json").read_text())["details"]
+    assert details["generation_config_unheeded"] == {"min_p": 0.1}
+    assert "generation_config_unheeded" not in evaluated.report.details
 
 
 def test_a_torn_answer_is_named(

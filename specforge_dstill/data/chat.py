@@ -6,7 +6,6 @@ first token that merges with the prompt's end is not scored: the target did not 
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch import Tensor
 from specforge_dstill.data.answer_spans import Render, answer_spans, answered
 from specforge_dstill.data.chat_templates import OWN_TEMPLATE, named_template, template_names
 from specforge_dstill.data.conversations import Conversation, Message
+from specforge_dstill.data.generation_config import generation_config
 from specforge_dstill.data.left_out import RefusedByTemplateError, RewrittenAnswersError
 from specforge_dstill.data.targets import load_config
 from specforge_dstill.errors import UserError
@@ -56,11 +56,7 @@ def stop_token_ids(
 
     The tokenizer comes last: converted models are known to name a wrong token there.
     """
-    from transformers import GenerationConfig
-
-    found: Any = None
-    with contextlib.suppress(OSError):  # not every model has a generation_config.json
-        found = GenerationConfig.from_pretrained(target).eos_token_id
+    found: Any = getattr(generation_config(target), "eos_token_id", None)
     if found is None:
         config = load_config(str(target), trust_remote_code=trust_remote_code)
         found = getattr(getattr(config, "text_config", None) or config, "eos_token_id", None)

@@ -180,8 +180,11 @@ def _transformers(args: argparse.Namespace, output: AnswersFile) -> Answers:
     from specforge_dstill.data import targets
     from specforge_dstill.data.chat import stop_token_ids
     from specforge_dstill.data.generation import Decoding
+    from specforge_dstill.data.generation_config import unheeded_settings, unheeded_text
     from specforge_dstill.evaluation.sampling import Sampling
 
+    if unheeded := unheeded_settings(args.target, sampled=args.temperature > 0):
+        say(unheeded_text(unheeded))
     tokenizer = targets.load_tokenizer(args.target)
     model = targets.load_model(
         args.target,

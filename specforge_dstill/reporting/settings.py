@@ -19,7 +19,7 @@ from specforge_dstill.evaluation.serving import ServingReport
 #: Settings that may differ between runs that are averaged; of prompts all but what they ask.
 _OF_A_RUN = (
     *("run_file", "overrides", "draft_config", "checkpoints", "seed", "prompts", "left_out"),
-    *("date", "versions", "cache", "servers", "note"),
+    *("date", "versions", "cache", "servers", "note", "generation_config_unheeded"),
 )
 _Report = TypeVar("_Report", Report, ServingReport)
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from specforge_dstill.console import say
+from specforge_dstill.data.generation_config import unheeded_text
 from specforge_dstill.evaluation.plots import plot_acceptance
 from specforge_dstill.evaluation.report import Report
 from specforge_dstill.evaluation.serving_text import serving_text
@@ -38,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
     results, table, picture = (args.output / name for name in names)
     if not args.overwrite:
         check_nothing_lost(results, plan)
+    if plan.unheeded:
+        say(unheeded_text(plan.unheeded))
     route = DecodeRoute.of(plan) if way == DECODE else ReplayRoute(plan)
     report, left_out = route.measure()
     for warning in template_warnings(report.details):

@@ -20,6 +20,7 @@ from specforge_dstill.data.chat_templates import OWN_TEMPLATE, template_hash
 from specforge_dstill.data.conversations import Prompt
 from specforge_dstill.data.draft_config import resolve_draft
 from specforge_dstill.data.generation import Decoding
+from specforge_dstill.data.generation_config import unheeded_settings
 from specforge_dstill.data.manifest import CacheManifest
 from specforge_dstill.data.target_identity import config_hash, weights_fingerprint
 from specforge_dstill.data.template_day import stopped_clock
@@ -120,6 +121,13 @@ class EvaluationPlan:
         )
 
     @cached_property
+    def unheeded(self) -> dict[str, Any]:
+        """What of the target's generation config our decoding leaves aside, by its name."""
+        if self.args.captured:  # a server's answers
+            return {}
+        return unheeded_settings(self.target, sampled=bool(self.args.temperature))
+
+    @cached_property
     def template_kwargs(self) -> dict[str, Any]:
         """For the chat template: those given, else those of the feature cache."""
         if self.args.template_kwargs is not None:
@@ -197,6 +205,7 @@ class EvaluationPlan:
             "dtype": args.dtype,
             "device": self.device,
             "max_new_tokens": args.max_new_tokens,
+            **({"generation_config_unheeded": self.unheeded} if self.unheeded else {}),
             "chat_template": self.chat_template,
             "template_kwargs": self.template_kwargs,
             "cache": cache_settings(self._cache),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,6 +93,18 @@ def test_a_benchmark_is_answered_by_its_name(
     regenerate_here(target, Path("gsm8k"), output, "--limit", "2")
     assert asked == [benchmarks.BENCHMARKS["gsm8k"].dataset]
     assert [c.id for c in read_conversations(output)] == ["gsm8k-000000", "gsm8k-000001"]
+
+
+def test_what_the_generation_config_adds_is_told(
+    target: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(target, tmp_path / "target")
+    path = tmp_path / "target" / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "repetition_penalty": 1.3}))
+    assert regenerate_here(tmp_path / "target", prompts, tmp_path / "told.jsonl") == 0
+    assert "generation_config.json sets repetition_penalty = 1.3, " in capsys.readouterr().err
+    assert regenerate_here(target, prompts, tmp_path / "not.jsonl") == 0
+    assert "generation_config.json" not in capsys.readouterr().err
 
 
 def test_resume_after_a_torn_line(target: Path, prompts: Path, tmp_path: Path) -> None:
