@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specforge_dstill.data.chat import answer_text, prompt_tokens
+from specforge_dstill.data.answer_message import answer_message
+from specforge_dstill.data.chat import prompt_tokens
 from specforge_dstill.data.conversations import Conversation, Message, Prompt
 from specforge_dstill.data.generation import Decoding, draw_seed, generate_batch
 
@@ -66,12 +67,8 @@ class TransformersAnswers:
         seeds = [draw_seed(self.seed, prompt.id, turn) for prompt, _ in asked]
         answers = generate_batch(self.model, [ids for _, ids in asked], self.decoding, seeds)
         for (prompt, _), ids in zip(asked, answers, strict=True):
-            talks[prompt.id] += [_user(prompt, turn), self._message(ids)]
-
-    def _message(self, ids: list[int]) -> Message:
-        stop_ids = self.decoding.stop_ids
-        finish = None if ids[-1] in stop_ids else "length"
-        return Message("assistant", answer_text(self.tokenizer, ids, stop_ids), finish=finish)
+            answer = answer_message(self.tokenizer, ids, self.decoding.stop_ids)
+            talks[prompt.id] += [_user(prompt, turn), answer]
 
     def _tokens(self, prompt: Prompt, turn: int, before: Sequence[Message]) -> list[int]:
         asked = [*before, _user(prompt, turn)]

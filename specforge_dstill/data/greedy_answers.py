@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from specforge_dstill.data.answer_folder import AnswerFolder, StoredAnswer
+from specforge_dstill.data.answer_message import answer_message
 from specforge_dstill.data.answer_transformers import first_messages
 from specforge_dstill.data.batches import batches_by_length
 from specforge_dstill.data.capture_transformers import Features
-from specforge_dstill.data.chat import TokenSample, answer_text, prompt_tokens
+from specforge_dstill.data.chat import TokenSample, prompt_tokens
 from specforge_dstill.data.conversations import Message, Prompt
 from specforge_dstill.data.generation import Decoding
 
@@ -92,7 +93,7 @@ class Conversing:
                 found = self.folder.get(asked[prompt.id])
                 assert found is not None, "just written"
                 answered[prompt.turn_name(turn)] = found
-                talks[prompt.id].append(Message("assistant", self._text(found)))
+                talks[prompt.id].append(self._message(found))
         names = [prompt.turn_name(turn) for prompt in prompts for turn in range(len(prompt.turns))]
         return [AnsweredTurn(name, answered[name]) for name in names if name in answered], left_out
 
@@ -111,9 +112,9 @@ class Conversing:
                     self.folder.put(prompt, sample.input_ids, features.hidden_states)
                     progress.advance(1)
 
-    def _text(self, answer: StoredAnswer) -> str:
+    def _message(self, answer: StoredAnswer) -> Message:
         ids = answer.input_ids[answer.start :].tolist()
-        return answer_text(self.tokenizer, ids, self.decoding.stop_ids)
+        return answer_message(self.tokenizer, ids, self.decoding.stop_ids)
 
 
 def _with_features(

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from specforge_dstill.data.answer_message import answer_message
 from specforge_dstill.data.answer_transformers import first_messages
-from specforge_dstill.data.chat import answer_text, prompt_tokens
+from specforge_dstill.data.chat import prompt_tokens
 from specforge_dstill.data.conversations import Message, Prompt
 from specforge_dstill.data.decoded_folder import DecodedFolder
 from specforge_dstill.data.generation import draw_seed
@@ -102,9 +103,7 @@ class DecodeRoute:
             turn = {way: measured_from_json(one) for way, one in found.items()}
             yield name, turn
             said = turn[PLAIN].decoded.tokens
-            talk.append(
-                Message("assistant", answer_text(plan.tokenizer, said, plan.decoding.stop_ids))
-            )
+            talk.append(answer_message(plan.tokenizer, said, plan.decoding.stop_ids))
 
     def _start(
         self, drafters: Mapping[str, BlockDrafter], prompts: Mapping[str, Sequence[Prompt]]
