@@ -101,10 +101,38 @@ def check_rolls_back(config: Any) -> None:
         return
     name = family.__name__ if family else config.model_type
     what = f"layers of kind {', '.join(kinds)}" if kinds else "a running state"
-    raise UserError(
-        f"{name} has {what}: in transformers its cache cannot be rolled back after a rejected "
-        "draft; serve it with SGLang or vLLM and measure there (evaluate --replay measures "
-        "acceptance without decoding)"
+    raise _refusal(f"{name} has {what}")
+
+
+@torch.inference_mode()
+def check_own_code(model: Any) -> None:
+    """As :func:`check_rolls_back`, of a loaded model with its own code, not transformers'.
+
+    Its configuration does not tell how it keeps what it has read, so it reads two tokens: each of
+    its layers must then hold the keys and values of both, in the cache that it was given.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    if type(model.config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return
+    name, cache = type(model).__name__, DynamicCache()
+    if getattr(model, "_is_stateful", False):
+        raise _refusal(f"{name} has a running state")
+    ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+    model(input_ids=ids, past_key_values=cache, use_cache=True)
+    whole = sum(type(one) is DynamicLayer and one.get_seq_length() == 2 for one in cache.layers)
+    layers = model.config.get_text_config(decoder=True).num_hidden_layers
+    if whole < layers:
+        what = f"keeps the keys and values of all tokens in {whole} of {layers} layers"
+        raise _refusal(f"{name} {what}")
+
+
+def _refusal(what: str) -> UserError:
+    return UserError(
+        f"{what}: in transformers its cache cannot be rolled back after a rejected draft; serve it "
+        "with SGLang or vLLM and measure there (evaluate --replay measures acceptance without "
+        "decoding)"
     )
 
 

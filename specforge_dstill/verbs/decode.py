@@ -27,7 +27,7 @@ from specforge_dstill.evaluation.report import Report
 from specforge_dstill.evaluation.rules import Rule
 from specforge_dstill.evaluation.sampling import Sampling
 from specforge_dstill.evaluation.speed import PLAIN
-from specforge_dstill.evaluation.transformers_target import check_rolls_back
+from specforge_dstill.evaluation.transformers_target import check_own_code, check_rolls_back
 from specforge_dstill.modes.drafter import BlockDrafter
 from specforge_dstill.verbs.decode_checks import check_confidence, rule_of, sampling_of
 from specforge_dstill.verbs.decode_report import Turn, decoding_report
@@ -115,8 +115,10 @@ class DecodeRoute:
             for chosen, passes in plan.drafters
             for steps in passes
         }
+        target = plan.load_target()
+        check_own_code(target)
         ways = make_ways(
-            plan.load_target(),
+            target,
             plan.capture.layers,
             by_passes,
             rule=self.rule,

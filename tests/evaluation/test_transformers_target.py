@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 
 from specforge_dstill.errors import UserError
-from specforge_dstill.evaluation.transformers_target import TransformersTarget, check_rolls_back
+from specforge_dstill.evaluation.transformers_target import (
+    TransformersTarget,
+    check_own_code,
+    check_rolls_back,
+)
 from tests import tiny
 
 IDS = torch.tensor([5, 9, 12, 33, 7, 20, 41, 8])
@@ -102,6 +106,45 @@ def test_a_cache_that_cannot_be_rolled_back_is_refused_by_name(
     assert what in said
     assert "SGLang or vLLM" in said
     assert "\n" not in said
+
+
+class OwnConfig(transformers.Qwen3Config):
+    """Of a target's own code, which transformers does not know."""
+
+
+class Hybrid(nn.Module):
+    """Its own code: attention in one of its layers, and the others keep nothing in the cache."""
+
+    device = "cpu"
+
+    def __init__(self, layer: int, *, stateful: bool = False) -> None:
+        super().__init__()
+        self.config, self.layer = OwnConfig(**{**SMALL, "num_hidden_layers": 7}), layer
+        self._is_stateful = stateful
+
+    def forward(self, input_ids: Tensor, past_key_values: Any, use_cache: bool) -> None:
+        keys = torch.zeros(1, 1, input_ids.shape[1], 8)
+        past_key_values.update(keys, keys, self.layer)
+
+
+@pytest.mark.parametrize("layer", [0, 6])
+def test_own_code_that_keeps_more_than_keys_and_values_is_refused(layer: int) -> None:
+    """Its configuration names no kinds of layers, so that alone it is taken."""
+    model = Hybrid(layer)
+    with pytest.raises(UserError) as refused:
+        check_own_code(model)
+    told = "Hybrid keeps the keys and values of all tokens in 1 of 7 layers: in transformers its"
+    assert str(refused.value).startswith(told)
+    assert "SGLang or vLLM" in str(refused.value)
+    with pytest.raises(UserError, match="Hybrid has a running state"):
+        check_own_code(Hybrid(layer, stateful=True))
+
+
+def test_own_code_that_keeps_every_token_is_taken() -> None:
+    model = tiny.target_model()
+    check_own_code(model)
+    model.config = OwnConfig(**model.config.to_dict())
+    check_own_code(model)
 
 
 @pytest.mark.parametrize(
