@@ -13,7 +13,10 @@ from specforge_dstill.files import json_bytes, make_folder, reading, write_atomi
 from specforge_dstill.token_hash import token_hash
 
 SETTINGS = "settings.json"
-_ONLY_RECORDED = ("target", "versions")
+#: Recorded, not compared: where the target lay (its weights are compared).
+_ONLY_RECORDED = ("target",)
+#: Compared where it is known: folders that were begun earlier may lack it.
+_CAME_LATER = ("device_name", "versions")
 
 
 class DecodedFolder:
@@ -27,7 +30,9 @@ class DecodedFolder:
         self._folder = folder
         make_folder(folder)
         own = json.loads(json.dumps(settings))
-        changed = differences(claim_settings(folder / SETTINGS, own), own, ignored=_ONLY_RECORDED)
+        held = claim_settings(folder / SETTINGS, own)
+        unknown = [name for name in _CAME_LATER if name not in held]
+        changed = differences(held, own, ignored=(*_ONLY_RECORDED, *unknown))
         if changed:
             raise UserError(
                 f"{folder}: holds answers measured with other settings ({changed}); choose "

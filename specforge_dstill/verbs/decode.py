@@ -16,6 +16,7 @@ from specforge_dstill.data.conversations import Message, Prompt
 from specforge_dstill.data.decoded_folder import DecodedFolder
 from specforge_dstill.data.generation import draw_seed
 from specforge_dstill.data.progress import Progress
+from specforge_dstill.device_names import device_name
 from specforge_dstill.errors import UserError
 from specforge_dstill.evaluation.interleaved import (
     WARM_UP_RUNS,
@@ -161,16 +162,9 @@ class DecodeRoute:
             "rule": args.rule,
             **({} if least is None else {"min_confidence": least}),
             **({} if attention is None else {"attn_implementation": attention}),
-            **device_name(self.plan.device),
+            "device_name": device_name(self.plan.device),
             "seed": args.seed,
             "batch_size": 1,
             "warm_up": {"runs": WARM_UP_RUNS, "tokens": WARM_UP_TOKENS},
             "threads": torch.get_num_threads(),
         }
-
-
-def device_name(device: str) -> dict[str, str]:
-    """Which GPU it is; other devices have no name."""
-    if torch.device(device).type != "cuda":
-        return {}
-    return {"device_name": torch.cuda.get_device_name(device)}

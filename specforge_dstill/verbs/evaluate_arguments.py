@@ -52,7 +52,7 @@ last blank of one that was cut off is not scored), and the features those captur
 decodes for real, one prompt at a time: the target alone and with each drafter in turn, after four
 runs of warm-up. S is the time per output token without a drafter over that with it, the reading
 of the prompt included. "Same" counts greedy answers that are the target's own, token for token.
-A run that was stopped goes on; other settings need another --output.
+A run that was stopped goes on; other settings, libraries or processors need another --output.
 Both rules keep the target's distribution: compare samples from the target and accepts what was
 drafted alike; reject draws the draft, too, at the same temperature, top-k and top-p.
 
