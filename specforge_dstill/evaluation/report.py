@@ -6,15 +6,13 @@ is recovery (Eq. 13), which is formed from them.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
 from typing import Any
 
 from specforge_dstill.evaluation.replay import Walk, acceptance_by_position, mean_acceptance
-from specforge_dstill.evaluation.result_files import parsed
+from specforge_dstill.evaluation.result_files import json_text, parsed
 from specforge_dstill.evaluation.speed import Speed, average, speed_from_json, speed_table, speedups
 from specforge_dstill.maths.acceptance import recovery
 from specforge_dstill.table import number_text, text_table
@@ -144,8 +142,7 @@ class Report:
         }
         if self.plain is not None:
             content["plain"] = self.plain.to_json()
-        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-        return _LIST_OF_NUMBERS.sub(lambda match: " ".join(match[0].split()), text) + "\n"
+        return json_text(content) + "\n"
 
     def _score_json(self, score: Score) -> dict[str, Any]:
         content = {
@@ -201,10 +198,6 @@ def _report(content: Mapping[str, Any]) -> Report:
 
 def _speed(content: Mapping[str, Any], name: str) -> Speed | None:
     return speed_from_json(content[name]) if name in content else None
-
-
-#: A list of numbers as json.dumps spreads it over lines, innermost only.
-_LIST_OF_NUMBERS = re.compile(r"\[\s+-?\d[\d.eE+-]*(?:,\s+-?\d[\d.eE+-]*)*\s+\]")
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,12 +1,35 @@
-"""Reading back the JSON files of an evaluation: of which kind one is, and what it lacks."""
+"""The JSON files of an evaluation: written for eyes, too, and read back with what they lack."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+
+
+def json_text(value: Any, depth: int = 0) -> str:
+    """JSON with an item a line; a list of plain values stays on one line.
+
+    Errors: ``ValueError`` for NaN and infinity.
+    """
+    if isinstance(value, Mapping):
+        names = (json.dumps(str(name), ensure_ascii=False) for name in value)
+        texts = (json_text(one, depth + 1) for one in value.values())
+        ends, items = "{}", [f"{name}: {text}" for name, text in zip(names, texts, strict=True)]
+    elif isinstance(value, list | tuple) and not all(map(_is_plain, value)):
+        ends, items = "[]", [json_text(one, depth + 1) for one in value]
+    else:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if not items:
+        return ends
+    line = "\n" + " " * depth
+    return ends[0] + ",".join(f"{line} {item}" for item in items) + line + ends[1]
+
+
+def _is_plain(value: Any) -> bool:
+    return not isinstance(value, Mapping | list | tuple)
 
 
 def parsed(text: str, build: Callable[[dict[str, Any]], _T], *, kind: str, version: int) -> _T:

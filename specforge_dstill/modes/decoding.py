@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,16 +77,13 @@ class DecodingSession:
         Args:
             generator: needed to sample, ``ValueError`` without one.
         """
-        fresh = states[None].to(self._drafter.lm_head.weight.dtype)
         position = self._context.length + len(states)
-        masks = self._masks(position)
-
-        def hidden(blocks: Tensor) -> Tensor:
-            nonlocal fresh
-            found = self._pass(blocks, fresh, position, masks)
-            fresh = fresh[:, :0]
-            return found
-
+        hidden = partial(
+            self._pass,
+            features=states[None].to(self._drafter.lm_head.weight.dtype),
+            position=position,
+            masks=self._masks(position),
+        )
         with _plain_attention(self._drafter.draft_model.config):
             if self._decoding.steps == 1:
                 root = self._root(anchor)
@@ -107,13 +105,17 @@ class DecodingSession:
         masked = anchor.new_full((drafted,), self._drafter.mask_token_id)
         return torch.cat([anchor, masked])[None]
 
-    def _pass(self, blocks: Tensor, fresh: Tensor, position: int, masks: Masks) -> Tensor:
-        """One pass over blocks [1, B] anchored at ``position``; ``fresh`` [1, n, W] is projected.
+    def _pass(self, blocks: Tensor, features: Tensor, position: int, masks: Masks) -> Tensor:
+        """One pass over blocks [1, B] anchored at ``position``.
+
+        Args:
+            features: [1, n, W], of the n positions before it; the first pass projects them.
 
         Returns:
             [1, B, H].
         """
         shape = self._drafter.shape
+        fresh = features[:, features.shape[1] - (position - self._context.length) :]
         end = position + shape.slots
         places = torch.arange(self._context.length, end, device=blocks.device)
         states: Tensor = self._drafter.draft_model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +29,7 @@ def captured_answers(plan: EvaluationPlan) -> tuple[dict[str, list[Answer]], dic
     for name, found in answers.items():
         if not found:
             raise UserError(f"{CAPTURED} {name}: no token is scored there")
-    told = {name: _answering(cache) for name, cache in caches.items()}
-    first, *_ = told
-    for name, ways in told.items():
-        differing = [key for key, way in ways.items() if way != told[first][key]]
-        if differing:
-            key = differing[0]
-            raise UserError(
-                f"{CAPTURED}: the answers of {first} and {name} were made in different ways ({key} "
-                f"{told[first][key]} and {ways[key]}); evaluate them apart, each with its own "
-                "--output"
-            )
+    answering = _common({name: _answering(cache) for name, cache in caches.items()})
     prompts = {
         name: {
             "source": str(cache.folder),
@@ -48,7 +39,7 @@ def captured_answers(plan: EvaluationPlan) -> tuple[dict[str, list[Answer]], dic
         }
         for name, cache in caches.items()
     }
-    return answers, {**told[first], "prompts": prompts}
+    return answers, {**answering, "prompts": prompts}
 
 
 def _open(plan: EvaluationPlan, chosen: DataSet) -> CapturedAnswers:
@@ -63,6 +54,20 @@ def _open(plan: EvaluationPlan, chosen: DataSet) -> CapturedAnswers:
         target_weights=weights_fingerprint(plan.target) or "",
     )
     return found
+
+
+def _common(answering: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """How all data sets' answers were made; UserError when two differ."""
+    (first, ways), *others = answering.items()
+    for name, other in others:
+        for key in ways:
+            if other[key] != ways[key]:
+                raise UserError(
+                    f"{CAPTURED}: the answers of {first} and {name} were made in different ways "
+                    f"({key} {ways[key]} and {other[key]}); evaluate them apart, each with its own "
+                    "--output"
+                )
+    return ways
 
 
 def _answering(cache: CapturedAnswers) -> dict[str, Any]:

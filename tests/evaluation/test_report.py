@@ -87,7 +87,16 @@ def test_json_gives_the_report_back() -> None:
     first = content["scores"][0]["data_sets"]["hard"]
     assert first["accepted"] == {"h1": [1, 0, 0, 0]}
     assert (first["answers"], first["rounds"], first["tau"]) == (1, 4, 1.25)
-    assert '"e1": [ 2, 1 ]' in text, "lists of numbers stay on a line"
+    assert '"e1": [2, 1]' in text, "lists of numbers stay on a line"
+
+
+def test_a_text_in_the_details_is_written_as_it_is() -> None:
+    told = {"note": "a list: [ 1,   2 ]", "none": {}, "é": [None, 1.5], "deep": [[1], {"a": "b"}]}
+    text = Report(4, (), told).to_json()
+    assert json.loads(text)["details"] == told
+    assert '\n  "deep": [\n   [1],\n   {\n    "a": "b"\n   }\n  ]\n },' in text
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        Report(4, (), {"nan": [float("nan")]}).to_json()
 
 
 def test_a_data_set_without_rounds() -> None:
