@@ -13,7 +13,13 @@ from typing import Any
 
 from specforge_dstill.evaluation.replay import Walk, acceptance_by_position, mean_acceptance
 from specforge_dstill.evaluation.result_files import json_text, parsed
-from specforge_dstill.evaluation.speed import Speed, average, speed_from_json, speed_table, speedups
+from specforge_dstill.evaluation.speed import (
+    Speed,
+    mean_over_data_sets,
+    speed_from_json,
+    speed_table,
+    speedups,
+)
 from specforge_dstill.maths.acceptance import recovery
 from specforge_dstill.table import number_text, text_table
 
@@ -54,7 +60,7 @@ class Score:
     @property
     def average(self) -> float:
         """The unweighted mean of tau over data sets; NaN if it is NaN for one of them."""
-        return average(self.tau)
+        return mean_over_data_sets(self.tau)
 
     def by_position(self, *, block_size: int) -> list[float]:
         """Share of rounds that accept i drafted tokens or more, i = 1..B-1.

@@ -64,6 +64,11 @@ class Served:
     retried: int = 0
 
     @property
+    def point(self) -> tuple[str, float, int]:
+        """Data set, temperature and concurrency: S is of two passes with the same."""
+        return self.data_set, self.temperature, self.concurrency
+
+    @property
     def drafted(self) -> tuple[int, int] | None:
         """(rounds, accepted) of all requests: their own sums where all tell, else as counted."""
         own = [(r.rounds, r.accepted) for r in self.requests]

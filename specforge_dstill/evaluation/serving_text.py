@@ -14,7 +14,7 @@ _Point = tuple[str, float, int]
 
 def serving_text(report: ServingReport) -> str:
     """A row a cell: τ, time per output token, throughput, and S where both are there."""
-    plain = {_point(one): one for one in report.served if one.drafter is None}
+    plain = {one.point: one for one in report.served if one.drafter is None}
     order = {name: number for number, name in enumerate(_data_sets(report))}
     cells = sorted(
         report.served,
@@ -35,10 +35,6 @@ def _data_sets(report: ServingReport) -> dict[str, None]:
     return dict.fromkeys(one.data_set for one in report.served)
 
 
-def _point(served: Served) -> _Point:
-    return served.data_set, served.temperature, served.concurrency
-
-
 def _row(one: Served, plain: Mapping[_Point, Served]) -> list[str]:
     return [
         one.data_set,
@@ -48,7 +44,7 @@ def _row(one: Served, plain: Mapping[_Point, Served]) -> list[str]:
         number_text(tau(one)),
         number_text(1000 * one.per_token),
         f"{one.throughput:,.1f}",
-        number_text(_speedup(one, plain.get(_point(one)))),
+        number_text(_speedup(one, plain.get(one.point))),
     ]
 
 

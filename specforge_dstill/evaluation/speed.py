@@ -103,7 +103,7 @@ def speedups(plain: Speed, drafted: Speed) -> dict[str, float]:
     return {name: plain.per_token(name) / drafted.per_token(name) for name in plain.timings}
 
 
-def average(values: Mapping[str, float]) -> float:
+def mean_over_data_sets(values: Mapping[str, float]) -> float:
     """The unweighted mean over data sets."""
     return sum(values.values()) / len(values) if values else nan
 
@@ -119,13 +119,13 @@ def speed_table(plain: Speed, drafted: Sequence[tuple[str, int, Speed]]) -> str:
 
 def _row(name: str, steps: str, speed: Speed, plain: Speed) -> list[str]:
     by_data_set = speedups(plain, speed)
-    per_token = average({name: speed.per_token(name) for name in speed.timings})
+    per_token = mean_over_data_sets({name: speed.per_token(name) for name in speed.timings})
     same = speed.same
     return [
         name,
         steps,
         *map(number_text, by_data_set.values()),
-        number_text(average(by_data_set)),
+        number_text(mean_over_data_sets(by_data_set)),
         number_text(1000 * per_token),
         *(number_text(100 * share, ".1f") for share in speed.shares().values()),
         NOTHING if same is None else f"{same[0]}/{same[1]}",

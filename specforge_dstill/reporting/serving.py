@@ -31,14 +31,14 @@ def _grid(reports: Mapping[int, ServingReport], letter: str) -> SpeedGrid:
     prompts = _prompts(reports)
     runs: dict[Place, dict[int, tuple[Served, Served | None]]] = {}
     for run, report in reports.items():
-        alone = {_point(one): one for one in report.served if one.drafter is None}
-        for one in report.served:
-            if one.drafter is not None:
-                method = Method(one.drafter, one.steps)
-                place = Place(one.data_set, method, one.temperature, one.concurrency)
-                runs.setdefault(place, {})[run] = (one, alone.get(_point(one)))
-    tau = {place: _tau(prompts[place.data_set], found) for place, found in runs.items()}
-    speedup = {place: _speedup(prompts[place.data_set], found) for place, found in runs.items()}
+        alone = {served.point: served for served in report.served if served.drafter is None}
+        for served in report.served:
+            if served.drafter is not None:
+                method = Method(served.drafter, served.steps)
+                place = Place(served.data_set, method, served.temperature, served.concurrency)
+                runs.setdefault(place, {})[run] = (served, alone.get(served.point))
+    tau = {place: _tau(prompts[place.data_set], pairs) for place, pairs in runs.items()}
+    speedup = {place: _speedup(prompts[place.data_set], pairs) for place, pairs in runs.items()}
     return SpeedGrid(
         str(details.get("target", "target")),
         str(details.get("engine", "server")),
@@ -53,16 +53,13 @@ def _grid(reports: Mapping[int, ServingReport], letter: str) -> SpeedGrid:
     )
 
 
-def _point(served: Served) -> tuple[str, float, int]:
-    return served.data_set, served.temperature, served.concurrency
-
-
 def _prompts(reports: Mapping[int, ServingReport]) -> dict[str, PromptResamples]:
     names: dict[str, dict[str, None]] = {}
     for report in reports.values():
-        for one in report.served:
-            names.setdefault(one.data_set, {}).update((r.name, None) for r in one.requests)
-    return {data_set: PromptResamples.of(data_set, found) for data_set, found in names.items()}
+        for served in report.served:
+            answers = names.setdefault(served.data_set, {})
+            answers.update((request.name, None) for request in served.requests)
+    return {data_set: PromptResamples.of(data_set, answers) for data_set, answers in names.items()}
 
 
 def _tau(
@@ -111,22 +108,22 @@ def _rates(
     """Of the data sets that all methods of a column have: others write more or less in a second."""
     columns: dict[tuple[float, int], dict[Method | None, list[Served]]] = {}
     for report in reports.values():
-        for one in report.served:
-            method = None if one.drafter is None else Method(one.drafter, one.steps)
-            column = columns.setdefault((one.temperature, one.concurrency), {})
-            column.setdefault(method, []).append(one)
-    return {
-        (method, *point): _rate(group, data_sets)
-        for point, column in columns.items()
-        for data_sets in [_shared(column.values())]
-        for method, group in column.items()
-    }
+        for served in report.served:
+            method = None if served.drafter is None else Method(served.drafter, served.steps)
+            column = columns.setdefault((served.temperature, served.concurrency), {})
+            column.setdefault(method, []).append(served)
+    rates: dict[tuple[Method | None, float, int], Rate] = {}
+    for point, column in columns.items():
+        data_sets = _shared(column.values())
+        for method, passes in column.items():
+            rates[method, *point] = _rate(passes, data_sets)
+    return rates
 
 
 def _shared(groups: Iterable[Sequence[Served]]) -> tuple[str, ...]:
     """Data sets that each of several methods has, in the order of the first."""
-    first, *others = [dict.fromkeys(one.data_set for one in group) for group in groups]
-    return tuple(name for name in first if all(name in found for found in others))
+    first, *others = [dict.fromkeys(served.data_set for served in group) for group in groups]
+    return tuple(name for name in first if all(name in names for names in others))
 
 
 def _rate(group: Sequence[Served], data_sets: tuple[str, ...]) -> Rate:

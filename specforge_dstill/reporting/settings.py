@@ -144,23 +144,23 @@ def grouped(
         ignored: settings that may differ besides those of a run.
         agreeing: what must be equal where both tell it.
     """
-    found: list[tuple[str, dict[str, str], dict[int, _Report]]] = []
-    but = {*_OF_A_RUN, *ignored}
+    groups: list[tuple[str, dict[str, str], dict[int, _Report]]] = []
+    may_differ = {*_OF_A_RUN, *ignored}
     for number, report in reports:
-        told = {name: value for name, value in report.details.items() if name not in but}
-        key = json.dumps([told, also(report)], sort_keys=True, default=str)
-        wanted = agreeing(report)
-        group = next((one for one in found if one[0] == key and _agree(one[1], wanted)), None)
+        equal = {name: of for name, of in report.details.items() if name not in may_differ}
+        key = json.dumps([equal, also(report)], sort_keys=True, default=str)
+        told = agreeing(report)
+        group = next((g for g in groups if g[0] == key and _agree(g[1], told)), None)
         if group is None:
             group = key, {}, {}
-            found.append(group)
-        group[1].update(wanted)
+            groups.append(group)
+        group[1].update(told)
         group[2][number] = report
-    return [members for _, _, members in found]
+    return [members for _, _, members in groups]
 
 
-def _agree(known: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    return all(known.get(name, one) == one for name, one in wanted.items())
+def _agree(known: Mapping[str, str], told: Mapping[str, str]) -> bool:
+    return all(known.get(name, value) == value for name, value in told.items())
 
 
 def _letters() -> Iterator[str]:

@@ -23,7 +23,7 @@ from specforge_dstill.evaluation.peak_memory import PeakMemory
 from specforge_dstill.evaluation.speed import (
     Speed,
     Timing,
-    average,
+    mean_over_data_sets,
     speed_from_json,
     speed_table,
     speedups,
@@ -53,7 +53,7 @@ def test_the_speed_up_by_hand() -> None:
     # Easy: 12 s for 40 tokens against 2.5 s for 20. Hard: 1 s for 10 against 5 s for 20.
     gains = speedups(PLAIN, DRAFTED)
     assert gains == {"easy": pytest.approx(0.3 / 0.125), "hard": pytest.approx(0.1 / 0.25)}
-    assert average(gains) == pytest.approx((2.4 + 0.4) / 2)
+    assert mean_over_data_sets(gains) == pytest.approx((2.4 + 0.4) / 2)
     assert speedups(PLAIN, PLAIN) == {"easy": 1, "hard": 1}
 
 
