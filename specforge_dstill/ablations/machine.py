@@ -14,18 +14,23 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _LOCK = ".lock"
 
 
-def slots(*, jobs: int, ranks: int, gpus: int, env: Mapping[str, str]) -> list[dict[str, str]]:
+def slots(
+    *, jobs: int, ranks: int, gpus: int | None, env: Mapping[str, str]
+) -> list[dict[str, str]]:
     """The environment of each job that runs at a time.
 
     With GPUs, ``ranks`` of them for each, no GPU twice. Without, an equal share of the cores,
     unless OMP_NUM_THREADS is set: small models are far slower on threads that fight for cores.
 
     Args:
-        gpus: that this process sees; 0 also where a launcher of the user's places jobs elsewhere.
+        gpus: that this process sees; None where a launcher of the user's places jobs elsewhere, on
+            machines of other sizes: they get nothing of this one's.
 
     Raises:
         UserError: fewer GPUs than jobs times ranks.
     """
+    if gpus is None:
+        return [{}] * jobs
     if gpus == 0:
         threads = max(1, (os.cpu_count() or 1) // (jobs * ranks))
         own = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}

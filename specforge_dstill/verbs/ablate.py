@@ -141,10 +141,10 @@ def _work(grid: Grid, jobs: Sequence[Job]) -> Schedule:
     return schedule
 
 
-def _gpus(grid: Grid) -> int:
-    """Those that jobs are given by us; a launcher places its own."""
+def _gpus(grid: Grid) -> int | None:
+    """Those that jobs are given by us; None where a launcher places them."""
     if grid.launcher:
-        return 0
+        return None
     import torch
 
     return torch.cuda.device_count()

@@ -18,6 +18,8 @@ from specforge_dstill.ablations.job import Job
 from specforge_dstill.ablations.machine import alone_in, slots
 from specforge_dstill.ablations.schedule import Schedule
 from specforge_dstill.errors import UserError
+from specforge_dstill.verbs import ablate
+from tests.ablations.grids import grid
 
 NOTE = "import os, sys; open('{folder}/../order', 'a').write('{name} ')"
 
@@ -288,6 +290,13 @@ def test_a_job_that_outlives_its_command_holds_the_folder(tmp_path: Path) -> Non
     left.communicate(b"")
     with alone_in(tmp_path):
         pass
+
+
+def test_a_launcher_is_told_nothing_of_this_machine(tmp_path: Path) -> None:
+    """srun and its like hand this host's thread count on to nodes with many more cores."""
+    started = grid(tmp_path, launcher="srun -N 2", jobs=2)
+    places = slots(jobs=started.jobs, ranks=1, gpus=ablate._gpus(started), env={})
+    assert places == [{}, {}]
 
 
 def test_places_on_gpus_and_on_cores() -> None:
