@@ -41,14 +41,17 @@ class Job:
 
     def words(self) -> list[str]:
         """The command as it is to be started now."""
-        checkpoint = self._checkpoint()
+        checkpoint = self.checkpoint()
         if checkpoint is not None:
             return [*self.command, f"training.resume_from={checkpoint}"]
         return [*self.command, *self.fresh]
 
-    def _checkpoint(self) -> Path | None:
-        if self.latest is None or self.latest.exists() or not self.folder.is_dir():
-            return self.latest if self.latest and self.latest.exists() else None
+    def checkpoint(self) -> Path | None:
+        """The one that it goes on from, None before the first."""
+        if self.latest is None or not self.folder.is_dir():
+            return None
+        if self.latest.exists():
+            return self.latest
         # A kill between a first checkpoint and its link.
         with suppress(UserError):
             state = find_state_file(str(self.folder))

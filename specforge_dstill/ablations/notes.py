@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from specforge_dstill.ablations.job import Job
@@ -29,44 +29,53 @@ class Note:
     """Of one job.
 
     Attributes:
-        seconds: it took, all starts together.
         begun: differs each time that the job is begun anew, and stays while it is gone on with.
         sources: ``begun`` of each job whose result is in its own.
     """
 
     settings: dict[str, Any]
-    seconds: float = 0.0
     done: bool = False
     begun: str = ""
     sources: dict[str, str] = field(default_factory=dict)
 
 
+#: Notes of other versions may hold more.
+_KNOWN = {one.name for one in fields(Note)}
+
+
 def read_notes(jobs: Sequence[Job]) -> dict[str, Note]:
     """Of all jobs that were begun, and are not to be made again.
+
+    Args:
+        jobs: each after its sources.
 
     Raises:
         UserError: as :func:`_read`, or a job was made from others than those that are there now.
     """
-    notes: dict[str, Note] = {}
-    stale: dict[str, tuple[Job, str]] = {}
-    for job in jobs:
-        note = _read(job)
-        if note is None:
-            continue
-        gone = [name for name in job.sources if name in stale or _is_gone(note, name, notes)]
-        if gone and job.remade:
-            continue
-        if gone:
-            stale[job.name] = job, gone[0]
-        notes[job.name] = note
-    if stale:
-        folders = [str(job.folder) for job, _ in stale.values()]
-        _, source = next(iter(stale.values()))
+    notes = {job.name: note for job in jobs if (note := _read(job)) is not None}
+    outdated = _outdated(jobs, notes)
+    refused = [job for job in jobs if job.name in outdated and not job.remade]
+    if refused:
+        folders = [str(job.folder) for job in refused]
         raise UserError(
-            f"{folders[0]} was made from a {source} that is no longer there; remove "
-            f"{', '.join(folders)} to have them made again, or name another output:"
+            f"{folders[0]} was made from a {outdated[refused[0].name]} that is no longer there; "
+            f"remove {', '.join(folders)} to have them made again, or name another output:"
         )
-    return notes
+    return {name: note for name, note in notes.items() if name not in outdated}
+
+
+def _outdated(jobs: Sequence[Job], notes: Mapping[str, Note]) -> dict[str, str]:
+    """The names of jobs that were made from a source that is gone, each with that one's name.
+
+    Also from a source that is outdated itself, which is found because it comes first.
+    """
+    found: dict[str, str] = {}
+    for job in jobs:
+        if job.name in notes:
+            note = notes[job.name]
+            gone = [one for one in job.sources if one in found or _is_gone(note, one, notes)]
+            found.update({job.name: gone[0]} if gone else {})
+    return found
 
 
 def _is_gone(note: Note, source: str, notes: Mapping[str, Note]) -> bool:
@@ -90,7 +99,8 @@ def _read(job: Job) -> Note | None:
     if not path.exists():
         return None
     try:
-        note = Note(**json.loads(path.read_text(encoding="utf-8")))
+        found = dict(json.loads(path.read_text(encoding="utf-8")))
+        note = Note(**{name: value for name, value in found.items() if name in _KNOWN})
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}: cannot be read: {error}; remove {job.folder}") from error
     wanted = _as_json(job)

@@ -113,12 +113,11 @@ class Schedule:
         for one in ended:
             running.remove(one)
             free.append(one.slot)
-            took = time.monotonic() - one.begun
             done = one.process.returncode == 0
-            seconds = one.note.seconds + took
-            write_note(one.job, replace(one.note, seconds=seconds, done=done))
+            write_note(one.job, replace(one.note, done=done))
             if done:
                 self.done.add(one.job.name)
+                took = time.monotonic() - one.begun
                 share = f"{len(self.done)} of {len(self.jobs)}"
                 self.say(f"{one.job.name} done in {took:.0f} s ({share})")
             else:

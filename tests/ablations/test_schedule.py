@@ -115,15 +115,13 @@ def test_jobs_that_take_turns_do_not_run_together(tmp_path: Path) -> None:
     assert (schedule.done, set(schedule.failed)) == ({"a", "b"}, {"d"})
 
 
-def test_a_failed_job_is_tried_again_and_its_time_adds_up(tmp_path: Path) -> None:
-    program = "import time; time.sleep(0.2); sys.exit(not os.path.exists('{0}/../mended'))"
+def test_a_failed_job_is_tried_again(tmp_path: Path) -> None:
+    program = "sys.exit(not os.path.exists('{0}/../mended'))"
     one = job(tmp_path, "one", program=program.format(tmp_path / "one"))
     assert run(one)[0].failed
     (tmp_path / "mended").touch()
     assert run(one)[0].done
-    note = json.loads((tmp_path / "one" / "job.json").read_text())
-    assert note["done"]
-    assert note["seconds"] > 0.4
+    assert json.loads((tmp_path / "one" / "job.json").read_text())["done"]
     assert (tmp_path / "one" / "log.txt").read_text().count("$ ") == 2
 
 
@@ -222,7 +220,8 @@ def test_notes_of_earlier_versions_are_read(tmp_path: Path) -> None:
     for name in ("one", "two"):
         path = tmp_path / name / "job.json"
         note = json.loads(path.read_text())
-        path.write_text(json.dumps({k: note[k] for k in ("settings", "seconds", "done")}))
+        kept = {name: note[name] for name in ("settings", "done")}
+        path.write_text(json.dumps({**kept, "seconds": 3.5}))
     assert run(*jobs)[1] == ["2 of 2 jobs are done already"]
     shutil.rmtree(tmp_path / "one")
     with pytest.raises(UserError, match="two was made"):
