@@ -24,7 +24,7 @@ class Job:
         sources: those of ``needs`` whose result is in its own; a collection stands for its teacher.
         remade: whether it is simply done again under other settings; a training is refused.
         fresh: words for its first start only.
-        latest: a checkpoint that it goes on from, where there is one.
+        latest: a checkpoint that it goes on from, and that it leaves; None for other jobs.
         in_turn: jobs of the same word here are not run at the same time; "" is no such word.
     """
 
@@ -45,6 +45,11 @@ class Job:
         if checkpoint is not None:
             return [*self.command, f"training.resume_from={checkpoint}"]
         return [*self.command, *self.fresh]
+
+    @property
+    def lacks_checkpoint(self) -> bool:
+        """Whether what it should have left, once it is done, is not there."""
+        return self.latest is not None and not self.latest.exists()
 
     def checkpoint(self) -> Path | None:
         """The one that it goes on from, None before the first."""

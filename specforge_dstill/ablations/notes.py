@@ -50,7 +50,8 @@ def read_notes(jobs: Sequence[Job]) -> dict[str, Note]:
         jobs: each after its sources.
 
     Raises:
-        UserError: as :func:`_read`, or a job was made from others than those that are there now.
+        UserError: as :func:`_read`; a job was made from others than those that are there now; or a
+            checkpoint is missing that is still needed.
     """
     notes = {job.name: note for job in jobs if (note := _read(job)) is not None}
     outdated = _outdated(jobs, notes)
@@ -61,7 +62,9 @@ def read_notes(jobs: Sequence[Job]) -> dict[str, Note]:
             f"{folders[0]} was made from a {outdated[refused[0].name]} that is no longer there; "
             f"remove {', '.join(folders)} to have them made again, or name another output:"
         )
-    return {name: note for name, note in notes.items() if name not in outdated}
+    current = {name: note for name, note in notes.items() if name not in outdated}
+    _check_checkpoints(jobs, done={name for name, note in current.items() if note.done})
+    return current
 
 
 def _outdated(jobs: Sequence[Job], notes: Mapping[str, Note]) -> dict[str, str]:
@@ -81,6 +84,26 @@ def _outdated(jobs: Sequence[Job], notes: Mapping[str, Note]) -> dict[str, str]:
 def _is_gone(note: Note, source: str, notes: Mapping[str, Note]) -> bool:
     # Notes of earlier versions have no ``begun``, and take one another for the same.
     return source not in notes or notes[source].begun != note.sources.get(source, "")
+
+
+def _check_checkpoints(jobs: Sequence[Job], *, done: set[str]) -> None:
+    """UserError for a done job whose checkpoint is missing, if a job that is left needs it.
+
+    Any other may have been deleted to make room. So may a collection: one whose students are all
+    done needs nothing.
+    """
+    left = [job for job in jobs if job.name not in done]
+    needed = {name for job in jobs for name in job.needs}
+    needed_still = {name for job in left for name in job.needs}
+    lacking = {job.name: job for job in jobs if job.name in done and job.lacks_checkpoint}
+    for job in left:
+        of_use = job.name in needed_still or job.name not in needed
+        for name in job.needs:
+            if of_use and name in lacking:
+                raise UserError(
+                    f"{lacking[name].latest} is missing, and {job.name} needs it; put it back, or "
+                    f"remove {lacking[name].folder} to have it made again"
+                )
 
 
 def begin(job: Job, notes: Mapping[str, Note]) -> Note:

@@ -113,16 +113,16 @@ class Schedule:
         for one in ended:
             running.remove(one)
             free.append(one.slot)
-            done = one.process.returncode == 0
-            write_note(one.job, replace(one.note, done=done))
-            if done:
+            failure = _failure(one.job, one.process.returncode)
+            write_note(one.job, replace(one.note, done=failure is None))
+            if failure is None:
                 self.done.add(one.job.name)
                 took = time.monotonic() - one.begun
                 share = f"{len(self.done)} of {len(self.jobs)}"
                 self.say(f"{one.job.name} done in {took:.0f} s ({share})")
             else:
-                self.failed[one.job.name] = _reason(one.job, one.process.returncode)
-                self.say(f"{one.job.name} failed: {self.failed[one.job.name]}")
+                self.failed[one.job.name] = failure
+                self.say(f"{one.job.name} failed: {failure}")
 
 
 @contextmanager
@@ -140,6 +140,18 @@ def _ended_with_us(running: list[_Running]) -> Iterator[None]:
             except subprocess.TimeoutExpired:
                 one.process.kill()
                 one.process.wait()
+
+
+def _failure(job: Job, status: int) -> str | None:
+    """Why a job that ended is not done; None for one that is."""
+    if status:
+        return _reason(job, status)
+    if job.lacks_checkpoint:
+        return (
+            f"it ended without its checkpoint {job.latest}; a launcher: must wait until the "
+            f"training ends (log: {job.folder / LOG})"
+        )
+    return None
 
 
 def _reason(job: Job, status: int) -> str:

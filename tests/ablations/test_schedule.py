@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from specforge_dstill.ablations.job import Job
 from specforge_dstill.ablations.machine import alone_in, slots
+from specforge_dstill.ablations.notes import read_notes
 from specforge_dstill.ablations.schedule import Schedule
 from specforge_dstill.errors import UserError
 from specforge_dstill.verbs import ablate
@@ -91,6 +93,47 @@ def test_a_failure_leaves_only_what_needs_it(tmp_path: Path) -> None:
     assert schedule.failed == {"bad": f"no such cache (log: {tmp_path}/bad/log.txt)"}
     assert schedule.done == {"good"}
     assert order(tmp_path) == ["bad", "good"]
+
+
+def trainings(folder: Path) -> list[Job]:
+    """A teacher, its records, a student of them, and what measures both."""
+    save = "from pathlib import Path; Path('{0}').mkdir(exist_ok=True)"
+
+    def training(name: str, *needs: str, sources: tuple[str, ...] = ()) -> Job:
+        latest = folder / name / f"{name}-latest"
+        program = save.format(latest)
+        return job(folder, name, *needs, program=program, latest=latest, sources=sources)
+
+    return [
+        training("teacher"),
+        job(folder, "records", "teacher", sources=("teacher",)),
+        training("student", "teacher", "records", sources=("teacher",)),
+        job(folder, "results", "teacher", "student", sources=("teacher", "student"), remade=True),
+    ]
+
+
+def test_a_training_without_its_checkpoint_is_not_done(tmp_path: Path) -> None:
+    """Such as one that a launcher put into a queue and did not wait for."""
+    teacher, *others = trainings(tmp_path)
+    queued = replace(teacher, command=(sys.executable, "-c", ""))
+    schedule, said = run(queued, *others)
+    assert schedule.done == set()
+    assert said[-1].startswith(f"teacher failed: it ended without its checkpoint {teacher.latest};")
+    assert run(teacher, *others)[0].done == {"teacher", "records", "student", "results"}
+
+
+def test_a_checkpoint_that_is_gone_is_missed_by_what_needs_it_alone(tmp_path: Path) -> None:
+    jobs = trainings(tmp_path)
+    run(*jobs)
+    shutil.rmtree(tmp_path / "teacher" / "teacher-latest")
+    assert run(*jobs)[1] == ["4 of 4 jobs are done already"]
+    # Its students are done, so that the collection's needs are nobody's.
+    shutil.rmtree(tmp_path / "records")
+    assert set(read_notes(jobs)) == {"teacher", "student", "results"}
+    more = job(tmp_path, "more", "teacher", sources=("teacher",))
+    told = f"{tmp_path}/teacher/teacher-latest is missing, and more needs it; put it back, or "
+    with pytest.raises(UserError, match=f"{told}remove {tmp_path}/teacher to"):
+        run(*jobs, more)
 
 
 def test_jobs_that_take_turns_do_not_run_together(tmp_path: Path) -> None:
