@@ -21,6 +21,7 @@ class Job:
         command: its words.
         needs: the names of jobs that must be done before.
         settings: what its result depends on.
+        inputs: so does this, of the files that the settings name; without what is not known.
         sources: those of ``needs`` whose result is in its own; a collection stands for its teacher.
         remade: whether it is simply done again under other settings; a training is refused.
         fresh: words for its first start only.
@@ -34,6 +35,7 @@ class Job:
     needs: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
     remade: bool = False
     fresh: tuple[str, ...] = ()
     latest: Path | None = None

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from specforge_dstill.ablations.contents import Inputs, prompt_hashes
 from specforge_dstill.ablations.grid import RECORDS, RESULTS, UNREAD, Grid, Variant
 from specforge_dstill.ablations.job import Job
-from specforge_dstill.checksums import sha256_of
 from specforge_dstill.errors import UserError
 from specforge_dstill.options import Scalar, flatten
-from specforge_dstill.runfile import load_run
+from specforge_dstill.runfile import RunFile, load_run
 
 #: What a variant's options change in the records that it reads, too.
 _OF_RECORDS = ("dstill.steps", "dstill.collect.", "data.max_length", "data.hidden_states_path")
@@ -30,6 +31,8 @@ _FREE = (
 )
 LOG, _STORE, _ANSWERS = "log.txt", "store", "answers"
 
+_Contents = Callable[[Inputs], dict[str, Any]]
+
 
 def jobs_of(grid: Grid) -> list[Job]:
     """All jobs, each after those that it needs.
@@ -37,15 +40,16 @@ def jobs_of(grid: Grid) -> list[Job]:
     Raises:
         UserError: an option that no section has, or a value out of bounds, with the variant's name.
     """
+    contents = cache(Inputs.contents)  # few are named, by many jobs
     found: dict[str, Job] = {}
     for seed in grid.seeds:
         trained = []
         for name, variant in grid.ordered():
-            planned = _Planned(grid, seed, name, variant)
+            planned = _Planned(grid, seed, name, variant, contents)
             for job in planned.jobs():
                 found.setdefault(job.name, job)
             trained.append(found[planned.job_name])
-        evaluated = _evaluation(grid, seed, trained)
+        evaluated = _evaluation(grid, seed, trained, contents)
         found[evaluated.name] = evaluated
     return list(found.values())
 
@@ -73,6 +77,7 @@ class _Planned:
     seed: int
     name: str
     variant: Variant
+    contents: _Contents
 
     @property
     def job_name(self) -> str:
@@ -100,13 +105,15 @@ class _Planned:
             needs = (*needs, collection.name)
             own["dstill.trajectories"] = str(collection.folder / _STORE)
             yield collection
+        run = self._run(variant.mode, own | start)
         yield Job(
             name=self.job_name,
             folder=self.folder(self.name),
             command=self._training(variant.mode, own),
             needs=needs,
             sources=self._source(),
-            settings={**self._settings(variant.mode, own | start), "ranks": self.grid.ranks},
+            settings={**_settings(run), "ranks": self.grid.ranks},
+            inputs=self.contents(Inputs.of(run.config)),
             fresh=tuple(_words(start)),
             latest=self.checkpoint(self.name),
         )
@@ -121,13 +128,15 @@ class _Planned:
         folder = self.folder(name)
         own = {**asked, **teacher, "training.seed": self.seed, "output_dir": str(folder)}
         own["dstill.trajectories"] = str(folder / _STORE)
+        run = self._run("dstill_collect", own)
         return Job(
             name=f"seed-{self.seed}/{name}",
             folder=folder,
             command=self._training("dstill_collect", own),
             needs=self._source(),
             sources=self._source(),
-            settings=self._settings("dstill_collect", own),
+            settings=_settings(run),
+            inputs=self.contents(Inputs.of(run.config)),
         )
 
     def _training(self, mode: str, options: Mapping[str, Scalar]) -> tuple[str, ...]:
@@ -137,17 +146,20 @@ class _Planned:
         module = ("-m", "specforge.train", "--mode", mode, "--config", grid.run)
         return (*start, *module, *_words(options))
 
-    def _settings(self, mode: str, options: Mapping[str, Scalar]) -> dict[str, Any]:
+    def _run(self, mode: str, options: Mapping[str, Scalar]) -> RunFile:
         try:
-            run = load_run(self.grid.run, _words(options), mode)
+            return load_run(self.grid.run, _words(options), mode)
         except UserError as error:
             raise UserError(f"variants.{self.name}: {error}") from None
-        values = {**flatten(run.config.model_dump()), **run.options.flat()}
-        free = (*_FREE, *UNREAD[mode])
-        return {name: value for name, value in values.items() if not name.startswith(free)}
 
 
-def _evaluation(grid: Grid, seed: int, trained: list[Job]) -> Job:
+def _settings(run: RunFile) -> dict[str, Any]:
+    values = {**flatten(run.config.model_dump()), **run.options.flat()}
+    free = (*_FREE, *UNREAD[run.mode])
+    return {name: value for name, value in values.items() if not name.startswith(free)}
+
+
+def _evaluation(grid: Grid, seed: int, trained: list[Job], contents: _Contents) -> Job:
     """One for all variants of a seed. They share the target's answers, so they take turns."""
     asked, results = grid.evaluate, results_of(grid, seed)
     words = [sys.executable, "-m", "specforge_dstill", "evaluate", "--replay", "--config", grid.run]
@@ -169,16 +181,11 @@ def _evaluation(grid: Grid, seed: int, trained: list[Job]) -> Job:
         command=(*words, "--overwrite"),
         needs=names,
         sources=names,
-        settings={"command": words[1:], "prompts": _digests(asked.prompts)},
+        settings={"command": words[1:], "prompts": prompt_hashes(asked.prompts)},
+        inputs=contents(Inputs.of(load_run(grid.run, (), "dflash").config)),
         remade=True,
         in_turn=_ANSWERS,
     )
-
-
-def _digests(prompts: Mapping[str, str | None]) -> dict[str, str]:
-    """Of prompts in files: a file may change and keep its name."""
-    files = {name: Path(source) for name, source in prompts.items() if source is not None}
-    return {name: sha256_of(path) for name, path in files.items() if path.is_file()}
 
 
 def _passes(variant: Variant) -> list[int] | None:

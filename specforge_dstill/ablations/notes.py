@@ -29,11 +29,13 @@ class Note:
     """Of one job.
 
     Attributes:
+        inputs: as a job's, of when it was begun; {} in notes of earlier versions.
         begun: differs each time that the job is begun anew, and stays while it is gone on with.
         sources: ``begun`` of each job whose result is in its own.
     """
 
     settings: dict[str, Any]
+    inputs: dict[str, Any] = field(default_factory=dict)
     done: bool = False
     begun: str = ""
     sources: dict[str, str] = field(default_factory=dict)
@@ -108,15 +110,23 @@ def _check_checkpoints(jobs: Sequence[Job], *, done: set[str]) -> None:
 
 def begin(job: Job, notes: Mapping[str, Note]) -> Note:
     """What is known of a job as it starts: as it was left, or from the beginning."""
-    note = notes.get(job.name) or Note(_as_json(job), begun=secrets.token_hex(8))
-    return replace(note, done=False, sources={name: notes[name].begun for name in job.sources})
+    note = notes.get(job.name) or Note(_as_json(job.settings), begun=secrets.token_hex(8))
+    return replace(
+        note,
+        # What was not known when it was begun may be by now.
+        inputs={**_as_json(job.inputs), **note.inputs},
+        done=False,
+        sources={name: notes[name].begun for name in job.sources},
+    )
 
 
 def _read(job: Job) -> Note | None:
-    """None for a job that was never begun, or that is to be made again for its other settings.
+    """None for a job that was never begun, or that is to be made again, as other than it was.
+
+    That is an evaluation, and a training that has saved nothing: its inputs may have been mended.
 
     Raises:
-        UserError: the folder holds a training of other settings, or its note is damaged.
+        UserError: the folder holds a training of other settings or inputs, or its note is damaged.
     """
     path = job.folder / _FILE
     if not path.exists():
@@ -126,16 +136,17 @@ def _read(job: Job) -> Note | None:
         note = Note(**{name: value for name, value in found.items() if name in _KNOWN})
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}: cannot be read: {error}; remove {job.folder}") from error
-    wanted = _as_json(job)
-    changed = _changed(note.settings, wanted)
+    settings, inputs = _as_json(job.settings), _as_json(job.inputs)
+    changed = [*_changed(note.settings, settings), *_replaced(note.inputs, inputs)]
     if not changed:
         return note
-    if job.remade:
+    saved_nothing = job.latest is not None and job.checkpoint() is None
+    if job.remade or (saved_nothing and not note.done):
         return None
-    name = min(changed)
+    name, before, now = changed[0], note.settings | note.inputs, settings | inputs
     raise UserError(
-        f"{job.folder} was made with {name} {_told(note.settings, name)}, now it is "
-        f"{_told(wanted, name)}; remove that folder, or name another output:"
+        f"{job.folder} was made with {name} {_told(before, name)}, now it is "
+        f"{_told(now, name)}; remove that folder, or name another output:"
     )
 
 
@@ -145,24 +156,29 @@ def write_note(job: Job, note: Note) -> None:
     write_atomically(job.folder / _FILE, json_bytes(asdict(note)))
 
 
-def _as_json(job: Job) -> dict[str, Any]:
-    """Settings as they come back from a file."""
-    found: dict[str, Any] = json.loads(json_bytes(dict(job.settings)))
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings or inputs as they come back from a file."""
+    found: dict[str, Any] = json.loads(json_bytes(dict(values)))
     return found
 
 
+def _replaced(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Inputs whose contents are others: of those that are known of both, in order."""
+    return sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
+
+
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Settings that differ.
+    """Settings that differ, in order.
 
     Not those that only the note has, which count for nothing now; nor those that it lacks, of an
     option that came later, at their default.
     """
     old, defaults = _wherever(before), DstillOptions().flat()
-    return [
+    return sorted(
         name
         for name, value in _wherever(now).items()
         if (old[name] if name in old else defaults.get(name, _NOTHING)) != value
-    ]
+    )
 
 
 def _wherever(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,13 +53,14 @@ with, in ablations.yaml,
 
 Every variant is trained on every seed, from: the variant that it starts from. Students of one
 teacher share its records unless their own options change them (dstill.steps, dstill.collect.*,
-data.max_length, data.hidden_states_path);
-all share the feature cache and the target's answers. What is done is not done again: the same
-command goes on after a stop, also in the middle of a training that saves checkpoints
-(training.save_interval), and with variants or seeds added. A job that fails is told, and those
-that do not need it go on; the tables are of the seeds that are whole. Elsewhere than on this
-machine: launcher: "srun --nodes 2 … torchrun …", the words before -m specforge.train. The page
-has the paper's Tables 4 to 8 for variants of the names that report --help lists.
+data.max_length, data.hidden_states_path); all share the feature cache and the target's answers.
+What is done is not done again: the same command goes on after a stop, also in the middle of a
+training that saves checkpoints (training.save_interval), and with variants or seeds added. Where
+the settings of a training, or the contents of its draft config, target or caches, have changed
+since, the command stops and names the folder to remove. A job that fails is told, and those that
+do not need it go on; the tables are of the seeds that are whole. Elsewhere than on this machine:
+launcher: "srun --nodes 2 … torchrun …", the words before -m specforge.train, which must wait until
+it ends. The page has the paper's Tables 4 to 8 for variants of the names that report --help lists.
 """
 TABLE, REPORT = "table.txt", "report"
 

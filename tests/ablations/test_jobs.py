@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from specforge_dstill.ablations.job import Job
 from specforge_dstill.ablations.jobs import jobs_of
 from specforge_dstill.errors import UserError
 from tests.ablations.grids import VARIANTS, grid
+from tests.data.caches import make_manifest
 from tests.modes.running import write_run
 
 ORDERED = ("teacher", "student", "student-ce", "student-k2", "dflash", "dflash-more")
@@ -65,6 +68,52 @@ def test_other_prompts_under_the_same_name_are_measured_anew(small: Grid, tmp_pa
     assert first == settings() != without
     (tmp_path / "one.jsonl").write_text('{"turns": ["b"]}\n')
     assert settings() != first
+
+
+def test_what_is_in_the_files_of_the_run_is_known(
+    tmp_path: Path, tiny_inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another draft config, target or cache under the same name makes other drafters."""
+    shutil.copyfile(tiny_inputs / "draft.json", tmp_path / "draft.json")
+    shutil.copytree(tiny_inputs / "target", tmp_path / "target")
+    caches = (tmp_path / "cache", tmp_path / "held-out")
+    for folder in caches:
+        folder.mkdir()
+        make_manifest().write(folder)
+    held_out = {"data__eval_hidden_states_path": "held-out", "training__eval_interval": 1}
+    write_run(tmp_path, tmp_path, **held_out)
+    monkeypatch.chdir(tmp_path)
+
+    def known(name: str = "seed-0/student") -> Any:
+        return by_name(jobs_of(grid(tmp_path)))[name].inputs
+
+    def rewrite(path: Path, **changes: Any) -> None:
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    first = known()
+    assert first == known("seed-1/records-teacher") == known("seed-0/results")
+    rewrite(tmp_path / "draft.json")  # the same, laid out in another way
+    assert known() == first
+    rewrite(tmp_path / "draft.json", num_hidden_layers=9)
+    rewrite(tmp_path / "target" / "config.json", rope_theta=1)
+    (tmp_path / "target" / "model.safetensors").write_text("other")
+    for folder in caches:
+        make_manifest(conversations_hash="other").write(folder)
+    assert {name for name, value in known().items() if value != first[name]} == {
+        "model.draft_model_config's sha256",
+        "model.target_model_path's weights",
+        "model.target_model_path's config",
+        "data.hidden_states_path's conversations_hash",
+        "data.eval_hidden_states_path's conversations_hash",
+    }
+    # What cannot be read is told by the trainings.
+    (tmp_path / "draft.json").write_text("{")
+    (tmp_path / "cache" / "manifest.json").write_text("{")
+    shutil.rmtree(tmp_path / "target")
+    assert {name.partition("'")[0] for name in known()} == {"data.eval_hidden_states_path"}
+    shutil.rmtree(tmp_path / "held-out")
+    (tmp_path / "draft.json").unlink()
+    assert known() == {}
 
 
 def test_every_job_comes_after_what_it_needs_and_every_seed_has_its_own(small: Grid) -> None:

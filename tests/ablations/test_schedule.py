@@ -176,6 +176,30 @@ def test_another_setting_is_refused_before_anything_starts(tmp_path: Path) -> No
     assert order(tmp_path) == ["one"]
 
 
+def test_another_cache_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    """What is known of both counts: a note may be an earlier version's, a cache be removed."""
+    cache = {"data.hidden_states_path's conversations_hash": "ab"}
+    run(job(tmp_path, "one", inputs=cache))
+    for known in (cache, {}, {**cache, "model.target_model_path's weights": "ef"}):
+        assert run(job(tmp_path, "one", inputs=known))[1] == ["1 of 1 jobs are done already"]
+    told = 'one was made with data.hidden_states_path.s conversations_hash "ab", now it is "cd";'
+    with pytest.raises(UserError, match=told):
+        run(job(tmp_path, "one", inputs=dict.fromkeys(cache, "cd")))
+
+
+def test_inputs_may_be_mended_until_a_training_has_saved(tmp_path: Path) -> None:
+    """It may have refused them; then there is nothing to lose."""
+    latest = tmp_path / "one" / "one-latest"
+
+    def one(draft: int, program: str) -> Job:
+        return job(tmp_path, "one", inputs={"draft": draft}, latest=latest, program=program)
+
+    assert run(one(1, "sys.exit(1)"))[0].failed
+    assert run(one(2, f"os.makedirs('{latest}'); sys.exit(1)"))[0].failed
+    with pytest.raises(UserError, match="was made with draft 2, now it is 3"):
+        run(one(3, ""))
+
+
 def test_the_output_folder_may_be_moved(tmp_path: Path) -> None:
     def settings(output: str, start: str) -> dict[str, str]:
         return {
