@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,21 @@ def hub_name(source: str | Path) -> tuple[str, str] | None:
     return name, split or "train"
 
 
-def load_hub(name: str, split: str, *, config: str | None = None) -> Iterable[Mapping[str, Any]]:
-    """The rows of a data set on the Hub. Errors: ``UserError`` when it cannot be had."""
+def load_hub(name: str, split: str, *, config: str | None = None) -> Iterator[Mapping[str, Any]]:
+    """The rows of a data set on the Hub. Errors: ``UserError`` when it, or a row, cannot be had."""
     try:
         from datasets import load_dataset
     except ImportError as error:
         raise UserError(f"{name}: reading it needs the package datasets (pip)") from error
+    count = 0
     try:
         # Streamed, so that a --limit does not wait for the whole download.
-        return load_dataset(name, config, split=split, streaming=True)
+        for row in load_dataset(name, config, split=split, streaming=True):
+            yield row
+            count += 1
     except Exception as error:  # datasets raises many kinds; each means "not to be had"
-        raise UserError(
-            f"{name}: no local file of this name, and the Hub gave no split {split!r}: "
-            f"{reason(error)}"
-        ) from error
+        if count:
+            told = f"{name} ({split}): the Hub broke off after row {count}"
+        else:
+            told = f"{name}: no local file of this name, and the Hub gave no split {split!r}"
+        raise UserError(f"{told}: {reason(error)}") from error

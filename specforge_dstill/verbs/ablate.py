@@ -17,7 +17,6 @@ from specforge_dstill.ablations.notes import read_notes
 from specforge_dstill.ablations.schedule import Schedule
 from specforge_dstill.console import DONE, FAILED, say
 from specforge_dstill.data.benchmarks import BENCHMARKS
-from specforge_dstill.data.conversations import read_prompts
 from specforge_dstill.data.hub import hub_name
 from specforge_dstill.errors import UserError
 from specforge_dstill.files import write_atomically
@@ -31,6 +30,7 @@ from specforge_dstill.reporting.tables import Table, cell_text
 from specforge_dstill.reporting.variant_table import variant_table
 from specforge_dstill.runfile import load_run
 from specforge_dstill.table import text_table
+from specforge_dstill.verbs.evaluation_inputs import DataSet
 from specforge_dstill.verbs.evaluation_plan import block_size
 from specforge_dstill.verbs.report import write_page
 
@@ -86,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
         _plan(jobs)
         return DONE
     _check_evaluation(args.grid, grid)
+    if not _measured(grid, jobs):
+        _check_prompts(args.grid, grid)
     schedule = _work(grid, jobs)
     measured = [seed for seed in grid.seeds if evaluation_of(seed) in schedule.done]
     if measured:
@@ -108,7 +110,7 @@ def _check_evaluation(path: Path, grid: Grid) -> None:
     """What evaluate would refuse in the end, before anything is trained.
 
     Raises:
-        UserError: no such data set, prompts that cannot be read, or passes that no block has.
+        UserError: passes that no block has.
     """
     size = block_size(load_run(grid.run, (), "dflash"))
     for name, variant in grid.variants.items():
@@ -117,15 +119,32 @@ def _check_evaluation(path: Path, grid: Grid) -> None:
                 check_steps(size, steps)
             except ValueError as error:
                 raise UserError(f"{path}: variants.{name}.passes: {error}") from None
+
+
+def _measured(grid: Grid, jobs: Sequence[Job]) -> bool:
+    """Whether no evaluation is left, so that the prompts are no longer needed."""
+    notes = read_notes(jobs)
+    names = [evaluation_of(seed) for seed in grid.seeds]
+    return all(name in notes and notes[name].done for name in names)
+
+
+def _check_prompts(path: Path, grid: Grid) -> None:
+    """The same of the prompts: of files all that are asked, of data sets on the Hub the first.
+
+    Raises:
+        UserError: no such data set, or prompts that cannot be had.
+    """
     for name, source in grid.evaluate.prompts.items():
-        if source is not None:
-            if hub_name(source) is None:
-                read_prompts(source, limit=grid.evaluate.limit)
-        elif name not in BENCHMARKS:
+        where = f"{path}: evaluate.prompts.{name}"
+        if source is None and name not in BENCHMARKS:
             raise UserError(
-                f"{path}: evaluate.prompts.{name}: is no benchmark ({', '.join(BENCHMARKS)}); name "
-                "a file, or hub:DATASET"
+                f"{where}: is no benchmark ({', '.join(BENCHMARKS)}); name a file, or hub:DATASET"
             )
+        on_the_hub = source is None or hub_name(source) is not None
+        try:
+            DataSet(name, source).prompts(limit=1 if on_the_hub else grid.evaluate.limit)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
 
 
 def _work(grid: Grid, jobs: Sequence[Job]) -> Schedule:

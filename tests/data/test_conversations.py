@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,21 @@ def test_hub_rows_become_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
         Prompt("open-perfectblend-000001", ("q",)),
         Prompt("open-perfectblend-000002", ("r",)),
     ]
+
+
+def test_a_hub_that_breaks_off_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are streamed: most of the network's failures come while they are read."""
+    import datasets
+
+    def stream(*args: object, **kwargs: object) -> Iterator[dict[str, object]]:
+        yield {"turns": ["q"]}
+        raise ConnectionError("reset by peer")
+
+    monkeypatch.setattr(datasets, "load_dataset", stream)
+    assert [prompt.turns for prompt in read_prompts("a/b", limit=1)] == [("q",)]
+    with pytest.raises(UserError) as caught:
+        read_prompts("a/b")
+    assert str(caught.value) == "a/b (train): the Hub broke off after row 1: reset by peer"
 
 
 def test_hub_that_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:

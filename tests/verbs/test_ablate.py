@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specforge_dstill.ablations.grid import Grid
+from specforge_dstill.ablations.grid import Grid, read_grid
 from specforge_dstill.ablations.job import Job
+from specforge_dstill.ablations.jobs import jobs_of
+from specforge_dstill.ablations.notes import Note, begin, write_note
 from specforge_dstill.ablations.schedule import Schedule
 from specforge_dstill.cli import main
 from specforge_dstill.verbs import ablate
@@ -102,6 +105,37 @@ def test_seeds_that_are_whole_are_reported_though_another_failed(
     assert "Variants against student" in shown.out
     assert "without seeds that were not trained and measured whole: 0" in shown.err
     assert "Seed 1." in (output / "report" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("prompts", [{"gsm8k": None}, {"mine": "hub:a/b"}])
+def test_a_hub_out_of_reach_is_told_before_any_training_unless_all_is_measured(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    prompts: dict[str, str | None],
+) -> None:
+    import datasets
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise ConnectionError("no route to host")
+
+    def work(grid: Grid, jobs: Sequence[Job]) -> Schedule:
+        return Schedule(jobs, [], print)
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    path = write_grid(folder, seeds=[0], evaluate={"prompts": prompts})
+    assert main(["ablate", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert f"grid.yaml: evaluate.prompts.{next(iter(prompts))}: " in told
+    assert "no route to host" in told
+    assert not (folder / "ablations").exists()
+
+    monkeypatch.setattr(ablate, "_work", work)
+    done: dict[str, Note] = {}
+    for job in jobs_of(read_grid(path)):
+        done[job.name] = replace(begin(job, done), done=True)
+        write_note(job, done[job.name])
+    assert main(["ablate", str(path)]) == 0
 
 
 @pytest.mark.parametrize(
