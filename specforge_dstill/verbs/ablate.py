@@ -31,8 +31,8 @@ from specforge_dstill.reporting.variant_table import variant_table
 from specforge_dstill.runfile import load_run
 from specforge_dstill.table import text_table
 from specforge_dstill.verbs.evaluation_inputs import DataSet
-from specforge_dstill.verbs.evaluation_plan import block_size
 from specforge_dstill.verbs.report import write_page
+from specforge_dstill.verbs.run_facts import block_size
 
 EXAMPLE = """example:
   specforge-dstill ablate --plan ablations.yaml     the commands that are left

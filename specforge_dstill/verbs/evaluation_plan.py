@@ -9,7 +9,6 @@ from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from specforge_dstill.data import chat, targets
 from specforge_dstill.data.capture_plan import CapturePlan
 from specforge_dstill.data.chat_templates import OWN_TEMPLATE, template_hash
 from specforge_dstill.data.conversations import Prompt
-from specforge_dstill.data.draft_config import resolve_draft
 from specforge_dstill.data.generation import Decoding
 from specforge_dstill.data.generation_config import unheeded_settings
 from specforge_dstill.data.manifest import CacheManifest
@@ -26,7 +24,6 @@ from specforge_dstill.data.target_identity import config_hash, weights_fingerpri
 from specforge_dstill.data.template_day import stopped_clock
 from specforge_dstill.data.versions import library_versions
 from specforge_dstill.errors import UserError
-from specforge_dstill.maths.block_shape import BlockShape
 from specforge_dstill.maths.reveal_schedule import check_steps
 from specforge_dstill.modes.assembly import load_drafter
 from specforge_dstill.modes.drafter import BlockDrafter
@@ -39,6 +36,7 @@ from specforge_dstill.verbs.evaluation_inputs import (
     prompts_told,
     resolved,
 )
+from specforge_dstill.verbs.run_facts import block_size, cache_settings, feature_cache
 
 
 @dataclass(frozen=True)
@@ -222,27 +220,3 @@ class EvaluationPlan:
             },
             "versions": library_versions("specforge", "transformers", "torch"),
         }
-
-
-def feature_cache(run: RunFile) -> CacheManifest | None:
-    """The manifest of the run file's feature cache, None where there is none."""
-    folder = run.config.data.hidden_states_path
-    return CacheManifest.read(Path(folder)) if folder else None
-
-
-def cache_settings(cache: CacheManifest | None) -> dict[str, Any]:
-    """How the text that drafters were trained on was formatted; {} where that is unknown."""
-    if cache is None:
-        return {}
-    return {
-        "chat_template": cache.chat_template_hash,
-        "template_kwargs": cache.template_kwargs,
-    }
-
-
-def block_size(run_file: RunFile) -> int:
-    """Positions of a block of the run's drafter. UserError for a draft config that has none."""
-    try:
-        return BlockShape.of(resolve_draft(run_file.config).to_dict()).positions
-    except UserError as error:
-        raise UserError(f"{run_file.path}: {error}") from error

@@ -26,7 +26,7 @@ from specforge_dstill.servers.endpoint import Endpoint
 from specforge_dstill.servers.file import ServersFile
 from specforge_dstill.servers.load_point import LoadPoint, measure
 from specforge_dstill.verbs.evaluation_inputs import check_distinct, prompts_told
-from specforge_dstill.verbs.evaluation_plan import cache_settings, feature_cache
+from specforge_dstill.verbs.run_facts import cache_settings, feature_cache
 
 _TIMED = (
     "A request's time runs from sending it to its whole answer, not streamed: reading the prompt "
