@@ -109,6 +109,9 @@ class Evaluation(Section):
     limit: int | None = Field(None, ge=1, description="the first N prompts of each")
     max_new_tokens: int = Field(2048, ge=1)
     batch_size: int = Field(16, ge=1)
+    dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
+        None, description="of target, features and drafters; null: float32, which is exact"
+    )
 
 
 class Grid(Section):

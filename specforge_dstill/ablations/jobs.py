@@ -168,6 +168,8 @@ def _evaluation(grid: Grid, seed: int, trained: list[Job], contents: _Contents) 
     words += ["--max-new-tokens", str(asked.max_new_tokens), "--batch-size", str(asked.batch_size)]
     if asked.limit is not None:
         words += ["--limit", str(asked.limit)]
+    if asked.dtype is not None:
+        words += ["--dtype", asked.dtype]
     for (name, variant), job in zip(grid.ordered(), trained, strict=True):
         passes = variant.passes or _passes(variant)
         steps = "" if passes is None else ":" + ",".join(map(str, passes))

@@ -179,6 +179,15 @@ def test_a_teacher_of_fewer_passes_is_measured_at_those(small: Grid, tmp_path: P
     assert "mine=ablations/seed-0/mine/mine-latest:1,2" in jobs["seed-0/results"].command
 
 
+def test_a_large_target_is_measured_in_the_precision_that_it_fits_in(
+    small: Grid, tmp_path: Path
+) -> None:
+    assert "--dtype" not in by_name(jobs_of(small))["seed-0/results"].command
+    asked = {**small.evaluate.model_dump(), "dtype": "bfloat16"}
+    words = by_name(jobs_of(grid(tmp_path, evaluate=asked)))["seed-0/results"].command
+    assert words[words.index("--dtype") + 1] == "bfloat16"
+
+
 def test_a_result_is_made_from_the_trainings_before_it(small: Grid) -> None:
     """Not from a collection, which is the same whenever it is made of the same teacher."""
     jobs = by_name(jobs_of(small))
