@@ -6,6 +6,7 @@ import argparse
 import errno
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -76,7 +77,7 @@ def exit_status(command: Callable[[], int]) -> int:
     """Run a command; a UserError becomes one line on stderr and status 2.
 
     So does a signal that ends it, with status 128 + signal. When the reader of its output has
-    gone (``| head``) it ends without a word, as others do.
+    gone (``| head``) it ends without a word, as others do; a pipe of other things is none of that.
     """
     try:
         with unwinding_on_signals(), _one_line_warnings():
@@ -84,6 +85,8 @@ def exit_status(command: Callable[[], int]) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
+        if not _reader_is_gone():
+            raise
         _drop_output()
         return _NO_READER
     except UserError as error:
@@ -125,6 +128,23 @@ def _one_line_warnings() -> Iterator[None]:
         yield
     finally:
         warnings.formatwarning = before
+
+
+def _reader_is_gone() -> bool:
+    """Whether nobody reads this command's output any more."""
+    try:
+        sys.stdout.flush()
+        output = sys.stdout.fileno()
+    except BrokenPipeError:
+        return True
+    except (OSError, ValueError):  # closed, or no file
+        return False
+    if not hasattr(select, "poll"):
+        return False
+    # What is printed unbuffered leaves nothing to flush: the pipe itself is asked.
+    poll = select.poll()
+    poll.register(output, 0)
+    return any(told & select.POLLERR for _, told in poll.poll(0))
 
 
 def _drop_output() -> None:

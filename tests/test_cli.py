@@ -122,13 +122,33 @@ def test_init_writes_once(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="has /dev/full")
 def test_output_that_nobody_reads_or_that_does_not_fit() -> None:
+    """The former ends a command silently, if it is the command's own output."""
     command = [sys.executable, "-m", "specforge_dstill", "--help"]
+    alone = ("bash", "-c", '"$@" | true; exit ${PIPESTATUS[0]}', "-")
     closed = subprocess.run(
-        ["bash", "-c", '"$@" | true; exit ${PIPESTATUS[0]}', "-", *command],
+        [*alone, *command],
         capture_output=True,
         check=False,
     )
     assert (closed.returncode, closed.stderr) == (141, b"")
+    code = (
+        "import sys; from specforge_dstill.console import exit_status\n"
+        "def command():\n    {}\n"
+        "sys.exit(exit_status(command))\n"
+    )
+    prints = "while True: print('x' * 9999)"
+    unbuffered = subprocess.run(
+        [*alone, sys.executable, "-u", "-c", code.format(prints)],
+        capture_output=True,
+        check=False,
+    )
+    assert (unbuffered.returncode, unbuffered.stderr) == (141, b"")
+    raises = "raise BrokenPipeError(32, 'of a tracker')"
+    of_others = subprocess.run(
+        [sys.executable, "-c", code.format(raises)], capture_output=True, check=False
+    )
+    assert of_others.returncode == 1
+    assert b"of a tracker" in of_others.stderr
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 2
