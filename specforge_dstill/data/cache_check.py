@@ -37,7 +37,8 @@ def check_cache(
 ) -> list[FeatureInfo]:
     """Open every file of a cache (this rank's share of them) and check that it can be used.
 
-    Sizes and tokens are compared with the capture's own list of samples; states are not read.
+    Sizes and tokens are compared with the capture's own list of samples; states are not read. Of
+    gzipped files, which must be read whole, only the first of all is opened.
 
     Args:
         layers: the draft config's target layers; ``width`` is what they make of a row.
@@ -77,7 +78,8 @@ def check_cache(
         entered=_entered(folder, manifest, files),
     )
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        found = list(pool.map(wanted.check, partition(files, world_size, rank)))
+        opened = [file for file in files if file == files[0] or not file.endswith(".gz")]
+        found = list(pool.map(wanted.check, partition(opened, world_size, rank)))
     others = {info.dtype for info in found if dtype is not None} - {dtype, FLOAT8}
     if others and rank == 0:
         names = ", ".join(sorted(dtype_name(other) for other in others))

@@ -112,7 +112,7 @@ def not_finite(samples: Sequence[str]) -> UserError:
 
 
 def inspect(path: str | Path, *, max_length: int | None = None) -> FeatureInfo:
-    """The structure of a feature file; its states are not read from the disk."""
+    """The structure of a feature file; its states are not read, unless it is gzipped."""
     found = read_tensors(path)
     return describe(path, found, max_length=max_length)
 

@@ -84,6 +84,24 @@ def test_gzip_and_a_leading_batch_axis(tmp_path: Path) -> None:
     assert (info.width, info.lengths["hidden_states"]) == (8, 6)
 
 
+def test_of_gzipped_files_the_first_alone_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look into one is to decompress it; plain files among them are opened as ever."""
+    buffer = io.BytesIO()
+    torch.save(record(), buffer)
+    for name in "abc":
+        (tmp_path / f"{name}.ckpt.gz").write_bytes(gzip.compress(buffer.getvalue()))
+    save(tmp_path, "d.ckpt", record(9))
+    read: list[str] = []
+    real = gzip.open
+    monkeypatch.setattr(gzip, "open", lambda path, *rest: (read.append(path.name), real(path))[1])
+    assert [Path(info.path).name for info in check(tmp_path)] == ["a.ckpt.gz", "d.ckpt"]
+    assert set(read) == {"a.ckpt.gz"}
+    parts = [check(tmp_path, rank=rank, world_size=2) for rank in (0, 1)]
+    assert [len(part) for part in parts] == [1, 1]
+
+
 def test_code_in_a_file_is_refused_and_not_run(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     path = save(tmp_path / "cache", "a.ckpt", record(extra=Planted(mark)))
