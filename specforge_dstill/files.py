@@ -53,7 +53,10 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
 
 
 def create_once(path: Path, content: bytes) -> None:
-    """Create ``path`` with ``content``, whole, unless it exists; the first caller wins.
+    """Create ``path`` with ``content``, whole, unless it exists.
+
+    Of several callers at once the first wins; on a file system without hard links one of them, so
+    that who must know reads the file.
 
     Errors: ``UserError`` naming ``path`` when the file system refuses.
     """
