@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from specforge_dstill.errors import UserError
 from specforge_dstill.inputs import check_inputs
+from specforge_dstill.machine import check_attention
 from specforge_dstill.options import ONLINE
 from specforge_dstill.runfile import RunFile, load_run
+from specforge_dstill.store_place import check_place
 
 OPTION = "dstill.collect.after_training"
 
@@ -35,7 +37,6 @@ def check_collection(collection: RunFile, *, resumed: bool) -> None:
         resumed: the training is gone on with (training.resume_from).
     """
     from specforge_dstill.modes.shard_callback import shard_callback
-    from specforge_dstill.trajectory_store import check_uri
 
     if collection.options.online:
         raise UserError(
@@ -48,10 +49,32 @@ def check_collection(collection: RunFile, *, resumed: bool) -> None:
             "it by sample, and this run streams its features"
         )
     check_inputs(collection.config)
+    check_attention(collection)
+    _check_settings(collection)
     on_shard = collection.options.collect.on_shard
     if on_shard is not None:
         shard_callback(on_shard)
-    check_uri(collection.options.trajectories, unused=not resumed)
+    check_place(collection, unused=not resumed)
+
+
+def _check_settings(collection: RunFile) -> None:
+    """What the collection itself checks while its model is built, of a teacher yet to come."""
+    from specforge_dstill.data.draft_config import resolve_draft
+    from specforge_dstill.data.target_identity import TargetShape
+    from specforge_dstill.data.targets import load_config
+    from specforge_dstill.modes.checks import check_options, check_top_k
+
+    config, options = collection.config, collection.options
+    last = latest_checkpoint(config.output_dir, config.run_id)
+    model = config.model.model_copy(update={"draft_checkpoint_path": last})
+    check_options(
+        config.model_copy(update={"model": model}),
+        options,
+        mode=collection.mode,
+        draft_config=resolve_draft(config),
+    )
+    target = load_config(model.target_model_path, trust_remote_code=model.trust_remote_code)
+    check_top_k(options, vocab_size=TargetShape.of(target).vocab_size)
 
 
 def latest_checkpoint(output_dir: str, run_id: str) -> str:

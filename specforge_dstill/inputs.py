@@ -152,6 +152,14 @@ def check_outputs(config: Config) -> None:
     make_folder(folder)
     if not os.access(folder, os.W_OK):
         raise UserError(f"output_dir: {folder} cannot be written")
+    check_unused(config)
+
+
+def check_unused(config: Config) -> None:
+    """UserError for an output folder, if it is there, that holds checkpoints of this run."""
+    folder = Path(config.output_dir)
+    if not folder.is_dir():
+        return
     done = _checkpoints(folder, config.run_id)
     if done and not config.training.resume_from:
         last, latest = done[max(done)], folder / f"{config.run_id}-latest"

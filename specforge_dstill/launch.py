@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from specforge_dstill.console import FAILED, ReportedError, report, say
 from specforge_dstill.errors import UserError
-from specforge_dstill.inputs import check_outputs
+from specforge_dstill.inputs import check_outputs, check_unused
 from specforge_dstill.resume_refusal import readable
 from specforge_dstill.stopping import ending_though_stuck
 
@@ -167,6 +167,7 @@ def specforge_run(resolved: ResolvedRun, *, options: DstillOptions) -> None:
     from specforge_dstill.modes.best_checkpoint import best_read_later
     from specforge_dstill.modes.in_training import evaluate_in_training
 
+    _check_places(resolved.config, options)
     # A checkpoint to go on from may hold more than tensors; it is read before any feature is.
     building = nullcontext() if resolved.config.training.resume_from else only_tensors()
     with building, best_read_later(), refusals(every_value_error=False):
@@ -178,6 +179,20 @@ def specforge_run(resolved: ResolvedRun, *, options: DstillOptions) -> None:
         check_outputs(resolved.config)
     with only_tensors():
         training_run.run()
+
+
+def _check_places(config: Config, options: DstillOptions) -> None:
+    """UserError for an output folder that is taken, or a store that is not there or not finished.
+
+    Ranks look once they are joined: none of them is then still collecting.
+    """
+    from specforge_dstill.modes.agreement import agreed
+    from specforge_dstill.trajectory_store import check_finished
+
+    if config.training.role != "producer":
+        check_unused(config)
+    if config.training.strategy == "dstill_student" and not options.online:
+        agreed(lambda: check_finished(options.trajectories))
 
 
 def _complete_rendezvous(env: MutableMapping[str, str]) -> None:

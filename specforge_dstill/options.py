@@ -32,8 +32,8 @@ class DstillOptions(Section):
         "trajectories",
         min_length=1,
         description="where the trajectory store is: a folder, a URL that fsspec knows (s3://, "
-        "gs://, hf://), or one of a scheme that another package registers; online: none, the "
-        "teacher rolls out blocks in the student's step",
+        "gs://; hf:// to read from), or one of a scheme that another package registers; online: "
+        "none, the teacher rolls out blocks in the student's step",
     )
     blocks_per_group: int = Field(
         8,

@@ -33,6 +33,7 @@ from specforge_dstill.launch import (
 from specforge_dstill.machine import check_attention
 from specforge_dstill.mode_names import ALL_MODES, DSTILL_MODES
 from specforge_dstill.runfile import DEFAULT_PATH, RunFile, load_run
+from specforge_dstill.store_place import check_place
 
 if TYPE_CHECKING:
     from specforge.application import ResolvedRun
@@ -190,14 +191,15 @@ def _bound(run: RunFile, algorithm: Any, role: str) -> tuple[ResolvedRun, str | 
 def _job(run: RunFile, overrides: Sequence[str], role: str) -> Callable[[ResolvedRun], None]:
     """What one process does once the ranks are joined."""
     if run.mode == "dstill_collect":
-        _check_store(run)
+        if not run.options.online:
+            check_place(run)
         return partial(_collect, options=run.options)
     training = partial(specforge_run, options=run.options)
     if run.mode != "dstill_teacher" or not run.options.collect.after_training:
         return training
-    check_collection(
-        collection_of(run, overrides), resumed=run.config.training.resume_from is not None
-    )
+    ahead = collection_of(run, overrides)
+    check_collection(ahead, resumed=run.config.training.resume_from is not None)
+    _bound(*_followed(ahead), role)
 
     def train_and_collect(resolved: ResolvedRun) -> None:
         training(resolved)
@@ -208,14 +210,6 @@ def _job(run: RunFile, overrides: Sequence[str], role: str) -> Callable[[Resolve
         _collect(bound, options=collection.options)
 
     return train_and_collect
-
-
-def _check_store(run: RunFile) -> None:
-    """UserError for a place that no store can go to, before anything heavy is loaded."""
-    from specforge_dstill.trajectory_store import check_uri
-
-    if not run.options.online:
-        check_uri(run.options.trajectories)
 
 
 def _collect(resolved: ResolvedRun, *, options: DstillOptions) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from specforge_dstill.errors import UserError
 from specforge_dstill.trajectory_store import (
     TrajectoryStore,
+    check_finished,
     check_uri,
     open_store,
     open_writer,
     shard_samples,
 )
 from specforge_dstill.trajectory_store.backends import ENTRY_POINTS
+from specforge_dstill.trajectory_store.remote_folder import RemoteFolder
 from tests.test_trajectory_store import IDENTITY, assert_same, make_records
 
 
@@ -153,6 +157,34 @@ def test_what_is_left_of_a_store_is_gone_on_with(tmp_path: Path) -> None:
     write_all(str(tmp_path))
     with pytest.raises(UserError, match="holds a trajectory store already"):
         check_uri(str(tmp_path), unused=True)
+
+
+def test_the_hub_is_no_place_for_many_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is two commits there. What was begun there is gone on with."""
+    uri, files = "hf://datasets/org/store", fsspec.filesystem("file")
+    folder = RemoteFolder(uri, files, str(tmp_path))
+    monkeypatch.setattr(RemoteFolder, "at", lambda _uri: folder)
+    check_uri(uri, shards=50)
+    with pytest.raises(UserError, match=f"^{uri}: 51 shards would be 102 commits, .*hf upload"):
+        check_uri(uri, shards=51)
+    check_uri("s3://bucket/store", shards=51)
+    write_all(str(tmp_path))
+    check_uri(uri, shards=51)
+
+
+@pytest.mark.parametrize("uri", ["{}", "simplecache::file://{}"])
+def test_whether_a_store_is_finished_is_told_without_its_shards(tmp_path: Path, uri: str) -> None:
+    where = uri.format(tmp_path / "store")
+    with pytest.raises(UserError, match="there is no trajectory store in"):
+        check_finished(where)
+    write_all(str(tmp_path / "store"))
+    check_finished(where)
+    shutil.copytree(tmp_path / "store", tmp_path / "begun")
+    (tmp_path / "begun/manifest.json").unlink()
+    with pytest.raises(UserError, match="collection is not finished"):
+        check_finished(uri.format(tmp_path / "begun"))
 
 
 @pytest.mark.parametrize("uri", ["memory://x", "simplecache::memory://x"])

@@ -61,7 +61,7 @@ def build_drafter(
     )
     warn_of_vocabulary(drafter)
     if mode == "dstill_collect" or (mode == "dstill_student" and options.online):
-        check_top_k(options, drafter)
+        check_top_k(options, vocab_size=drafter.lm_head.weight.shape[0])
     return replace(parts, model=drafter)
 
 

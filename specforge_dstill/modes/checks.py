@@ -89,9 +89,9 @@ def warn_of_vocabulary(drafter: BlockDrafter) -> None:
         )
 
 
-def check_top_k(options: DstillOptions, drafter: BlockDrafter) -> None:
+def check_top_k(options: DstillOptions, *, vocab_size: int) -> None:
     """Refuse to retain more ids than there are tokens that can be predicted."""
-    legal = drafter.lm_head.weight.shape[0] - 1
+    legal = vocab_size - 1
     if options.collect.top_k > legal:
         raise UserError(
             f"dstill.collect.top_k is {options.collect.top_k}, but the vocabulary has only "

@@ -9,6 +9,7 @@ processes; :func:`open_store` reads it through memory maps, by sample id. Nothin
 from __future__ import annotations
 
 from specforge_dstill.trajectory_store.backends import (
+    check_finished,
     check_uri,
     open_store,
     open_writer,
@@ -40,6 +41,7 @@ __all__ = [
     "TrajectoryReader",
     "TrajectoryStore",
     "TrajectoryWriter",
+    "check_finished",
     "check_uri",
     "open_store",
     "open_writer",

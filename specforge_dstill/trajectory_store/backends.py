@@ -19,9 +19,13 @@ from specforge_dstill.trajectory_store.remote_folder import RemoteFolder
 from specforge_dstill.trajectory_store.remote_reader import RemoteStore
 from specforge_dstill.trajectory_store.remote_writer import RemoteWriter
 from specforge_dstill.trajectory_store.small_files import LocalFiles, SmallFiles
+from specforge_dstill.trajectory_store.verify import require_manifest
 from specforge_dstill.trajectory_store.writer import StoreWriter
 
+#: A shard elsewhere is sent as two files, each a commit on the Hub, which takes some 128 an hour.
+HUB_SHARDS = 50
 ENTRY_POINTS = "specforge_dstill.trajectory_stores"
+_HUB = "hf://"
 _LOCAL_SCHEMES = ("file", "local")
 
 
@@ -84,13 +88,15 @@ def open_writer(
     )
 
 
-def check_uri(uri: str, *, unused: bool = False) -> None:
+def check_uri(uri: str, *, shards: int = 0, unused: bool = False) -> None:
     """UserError unless a collection can go to ``uri``, as far as can be told beforehand.
 
     For a start that comes long before the first shard. Of places that are ours is asked that they
     can be reached, outlast this process, and hold a store, what is left of one, or nothing.
 
     Args:
+        shards: how many the collection makes. The Hugging Face Hub takes few, unless a store was
+            begun there.
         unused: refuse a store that is there, too, begun or complete.
     """
     files = small_files(uri)
@@ -102,6 +108,12 @@ def check_uri(uri: str, *, unused: bool = False) -> None:
             "name a folder or a storage server in dstill.trajectories"
         )
     names = files.names()
+    if uri.startswith(_HUB) and shards > HUB_SHARDS and not has_store(names):
+        raise UserError(
+            f"{uri}: {shards} shards would be {2 * shards} commits, and the Hub takes about 128 an "
+            "hour; collect into a folder and upload that (hf upload), or raise "
+            "dstill.collect.shard_size"
+        )
     refuse_cache(uri, files.read)
     refuse_foreign(uri, names)
     if unused and has_store(names):
@@ -109,6 +121,18 @@ def check_uri(uri: str, *, unused: bool = False) -> None:
             f"{uri} holds a trajectory store already, which a teacher that is yet to be trained "
             "cannot have collected; name another folder in dstill.trajectories"
         )
+
+
+def check_finished(uri: str) -> None:
+    """UserError unless a complete store is at ``uri``, as far as can be told without its shards.
+
+    Those of other packages tell when they are opened.
+    """
+    backend = _backend(uri)
+    if isinstance(backend, _Folder):
+        require_manifest(Path(_path(uri)))
+    elif isinstance(backend, _Remote):
+        backend.open_reader(uri)
 
 
 def small_files(uri: str) -> SmallFiles | None:

@@ -100,7 +100,10 @@ def on_two_ranks(stages: Stages, tmp_path_factory: pytest.TempPathFactory) -> Tw
                 *("--mode", "dstill_teacher", f"data.hidden_states_path={sparse}"),
                 *("training.batch_size=1", "dstill.steps=7", "output_dir=out/sparse"),
             ],
-            "broken": ["--mode", "dstill_teacher", f"data.hidden_states_path={broken}"],
+            "broken": [
+                *("--mode", "dstill_teacher", f"data.hidden_states_path={broken}"),
+                "output_dir=out/broken",
+            ],
             "wild": ["--mode", "dstill_teacher", *WILD],
             "calls": [
                 *("--mode", "dstill_collect", start, "dstill.trajectories=called"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.modes.conftest import AFTER, Stages, TwoRanks
 from tests.modes.running import store_bytes, train
@@ -74,6 +76,7 @@ def test_going_on_with_a_finished_teacher_collects(stages: Stages, tmp_path: Pat
             ["dstill.collect.on_shard=no.such:thing"],
             "no.such:thing cannot be imported",
         ),
+        (["dstill.collect.top_k=64"], "dstill.collect.top_k is 64, but the vocabulary has only 63"),
     ],
 )
 def test_what_would_stop_the_collection_is_said_before_the_training(
@@ -82,6 +85,26 @@ def test_what_would_stop_the_collection_is_said_before_the_training(
     folder = stages.copy_to(tmp_path)
     line = train(folder, "dstill_teacher", *AFTER, "output_dir=out/new", *words).error
     assert part in line
+    assert not (folder / "out/new").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        ({"attention_backend": "fa"}, "training.attention_backend: fa needs model.torch_dtype"),
+        ({"attention_backend": "flex_attention"}, "flex_attention needs a GPU"),
+        ({"loss_decay_gamma": 4.0}, "training.loss_decay_gamma belongs to --mode dflash"),
+    ],
+)
+def test_the_collections_own_settings_are_checked_before_the_training(
+    stages: Stages, tmp_path: Path, settings: dict[str, Any], part: str
+) -> None:
+    folder = stages.copy_to(tmp_path)
+    document = yaml.safe_load((folder / "dstill.yaml").read_text())
+    document["modes"]["dstill_collect"]["training"] = settings
+    (folder / "dstill.yaml").write_text(yaml.safe_dump(document))
+    words = (*AFTER, "output_dir=out/new", "dstill.trajectories=after")
+    assert part in train(folder, "dstill_teacher", *words).error
     assert not (folder / "out/new").exists()
 
 

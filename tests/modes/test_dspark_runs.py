@@ -162,8 +162,8 @@ def test_resuming_under_other_shares_is_refused(vanilla: Path, tmp_path: Path) -
 def test_a_cache_without_the_targets_last_states_is_refused(
     vanilla: Path, tiny_inputs: Path
 ) -> None:
-    cache = f"data.hidden_states_path={tiny_inputs / 'cache'}"
-    assert "lacks 'target_last_hidden_states'" in train(vanilla, "dstill_teacher", cache).error
+    words = (f"data.hidden_states_path={tiny_inputs / 'cache'}", "output_dir=out/new")
+    assert "lacks 'target_last_hidden_states'" in train(vanilla, "dstill_teacher", *words).error
 
 
 def test_last_states_that_are_not_finite_are_named(

@@ -249,7 +249,8 @@ def test_a_start_that_does_not_fit_is_refused(
 ) -> None:
     folder = stages.copy_to(tmp_path)
     make(folder)
-    assert part in train(folder, "dstill_teacher", "model.draft_checkpoint_path=start").error
+    words = ("model.draft_checkpoint_path=start", "output_dir=out/new")
+    assert part in train(folder, "dstill_teacher", *words).error
 
 
 # --- a store that does not fit
@@ -281,6 +282,21 @@ def test_a_store_that_does_not_fit_is_refused(
     line = train(half, "dstill_student", "output_dir=out/new", *words).error
     assert all(part in line for part in parts), line
     assert not (half / "out/new").exists()
+
+
+def test_what_needs_no_model_is_said_before_one_is_built(
+    half: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that is not there or not finished, and an output folder that is taken."""
+
+    def not_wanted(*_: Any, **__: Any) -> None:
+        raise AssertionError("the model is built")
+
+    monkeypatch.setattr("specforge.application.build_application_run", not_wanted)
+    line = train(half, "dstill_student").error
+    assert "out/student holds checkpoints of this run already" in line
+    line = train(half, "dstill_student", "output_dir=out/new", "dstill.trajectories=none").error
+    assert "no trajectory store in none" in line
 
 
 def test_a_store_of_another_vocabulary_is_refused(stages: Stages) -> None:
@@ -412,7 +428,8 @@ def test_a_mask_token_that_no_config_names_is_not_guessed(
     token = draft["dflash_config"].pop("mask_token_id")
     tiny.write_json(folder / "unmasked.json", draft)
     words = ("model.draft_model_config=unmasked.json", "output_dir=out/new")
-    line = train(folder, mode, *words, "dstill.trajectories=new").error
+    store = "traj" if mode == "dstill_student" else "new"
+    line = train(folder, mode, *words, f"dstill.trajectories={store}").error
     assert "set dflash_config.mask_token_id in the draft config, or model.mask_token_id, to" in line
     assert "an unused special token" in line
     if mode == "dstill_teacher":
@@ -420,5 +437,6 @@ def test_a_mask_token_that_no_config_names_is_not_guessed(
 
 
 def test_options_of_the_dflash_objective_are_not_ignored(stages: Stages) -> None:
-    line = train(stages.folder, "dstill_teacher", "training.loss_decay_gamma=7").error
+    words = ("training.loss_decay_gamma=7", "output_dir=out/new")
+    line = train(stages.folder, "dstill_teacher", *words).error
     assert "dstill.teacher.position_decay" in line
