@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specforge_dstill.checksums import json_sha256, sha256_of
 from specforge_dstill.data.draft_file import DraftSource, draft_path
 from specforge_dstill.data.manifest import CacheManifest
 from specforge_dstill.data.target_identity import weights_fingerprint
 from specforge_dstill.errors import UserError
-
-if TYPE_CHECKING:
-    from specforge.config import Config
+from specforge_dstill.runfile import RunFile
 
 
 @dataclass(frozen=True)
@@ -35,9 +33,9 @@ class Inputs:
     held_out: str
 
     @classmethod
-    def of(cls, config: Config) -> Inputs:
+    def of(cls, run: RunFile) -> Inputs:
         """Those of a run file; "" for what it does not name."""
-        model, data = config.model, config.data
+        model, data = run.config.model, run.config.data
         return cls(
             draft=model.draft_model_config or "",
             target=model.target_model_path or "",

@@ -113,7 +113,7 @@ class _Planned:
             needs=needs,
             sources=self._source(),
             settings={**_settings(run), "ranks": self.grid.ranks},
-            inputs=self.contents(Inputs.of(run.config)),
+            inputs=self.contents(Inputs.of(run)),
             fresh=tuple(_words(start)),
             latest=self.checkpoint(self.name),
         )
@@ -136,7 +136,7 @@ class _Planned:
             needs=self._source(),
             sources=self._source(),
             settings=_settings(run),
-            inputs=self.contents(Inputs.of(run.config)),
+            inputs=self.contents(Inputs.of(run)),
         )
 
     def _training(self, mode: str, options: Mapping[str, Scalar]) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ def _evaluation(grid: Grid, seed: int, trained: list[Job], contents: _Contents) 
         needs=names,
         sources=names,
         settings={"command": words[1:], "prompts": prompt_hashes(asked.prompts)},
-        inputs=contents(Inputs.of(load_run(grid.run, (), "dflash").config)),
+        inputs=contents(Inputs.of(load_run(grid.run, (), "dflash"))),
         remade=True,
         in_turn=_ANSWERS,
     )
