@@ -30,12 +30,14 @@ TEACHER, STUDENT = "teacher", "student"
 def teacher_of(drafter: str, drafters: Collection[str]) -> str | None:
     """The drafter whose gain a student's recovery is a part of; None for what is no student.
 
-    ``student-x`` is held against ``teacher-x`` where ``drafters`` have one, else ``teacher``.
+    ``student-x-y`` is held against ``teacher-x-y`` where ``drafters`` have one, else against
+    ``teacher-x``, else ``teacher``.
     """
     if drafter != STUDENT and not drafter.startswith(f"{STUDENT}-"):
         return None
-    own = TEACHER + drafter.removeprefix(STUDENT)
-    return own if own in drafters else TEACHER
+    words = drafter.removeprefix(STUDENT).split("-")
+    names = (TEACHER + "-".join(words[:count]) for count in range(len(words), 0, -1))
+    return next((name for name in names if name in drafters), TEACHER)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ EXAMPLE = """example:
       --drafter teacher=output/dstill_teacher-latest \\
       --drafter student=output/dstill_student-latest:1 --output results
 Recovery (Eq. 13) needs a drafter named teacher, at one pass and at more, and one named student
-(or student-…) at one pass; student-x is held against teacher-x where there is one.
+(or student-…) at one pass; student-x-y is held against teacher-x-y, else teacher-x.
 A command's results take the place of those in OUTPUT, so name all drafters in one command.
 Prompts of several turns give an answer a turn.
 The target's answers are kept and used again. Other prompts are answered in addition; another

@@ -59,6 +59,8 @@ def test_a_student_is_held_against_the_teacher_of_its_own_name() -> None:
     # Teacher-b 1.75 and 2.75, student-b 2.00; the other as before.
     assert (found["student-b"], found["student"], found["teacher-b"]) == (0.25, 0.5, None)
     assert teacher_of("student-c", ["teacher", "teacher-b"]) == "teacher"
+    assert teacher_of("student-b-c", ["teacher", "teacher-b", "teacher-c"]) == "teacher-b"
+    assert teacher_of("student-bc", ["teacher-b"]) == "teacher"
 
 
 def test_no_recovery_without_a_gain_or_a_teacher() -> None:
