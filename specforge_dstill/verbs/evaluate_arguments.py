@@ -32,7 +32,7 @@ EXAMPLE = """example:
       --drafter student=output/dstill_student-latest:1 --output results
 Recovery (Eq. 13) needs a drafter named teacher, at one pass and at more, and one named student
 (or student-…) at one pass; student-x-y is held against teacher-x-y, else teacher-x.
-A command's results take the place of those in OUTPUT, so name all drafters in one command.
+A command that measures all that OUTPUT holds, and more, takes its place; another one is refused.
 Prompts of several turns give an answer a turn.
 The target's answers are kept and used again. Other prompts are answered in addition; another
 target, template, precision, or --max-new-tokens is refused and needs another --answers folder.
