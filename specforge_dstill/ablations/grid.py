@@ -140,7 +140,10 @@ class Grid(Section):
                 )
             self._check(name, variant)
         if self.reference not in self.variants:
-            raise ValueError(f"reference: there is no variant {self.reference}")
+            raise ValueError(
+                f"reference: there is no variant {self.reference} to set the others against; name "
+                f"another one, such as reference: {next(iter(self.variants))}"
+            )
         passes = self.variants[self.reference].passes
         if passes is not None and 1 not in passes:
             raise ValueError(

@@ -16,6 +16,16 @@ from specforge_dstill.errors import UserError
 
 #: Statuses by which a server refuses one request for what is in it.
 REFUSED = (400, 413, 422)
+#: A request's fields and the options that fill them.
+_OWN_FIELDS = {
+    "model": "--model",
+    "messages": "--prompts",
+    "max_tokens": "--max-new-tokens",
+    "max_completion_tokens": "--max-new-tokens",
+    "temperature": "--temperature",
+    "top_p": "--top-p",
+    "seed": "--seed",
+}
 
 
 @dataclass(frozen=True)
@@ -108,3 +118,10 @@ class OpenAIAnswers:
             reasoning_in(choice.message.to_dict()),
             "length" if cut else None,
         )
+
+
+def refuse_own_fields(extra_body: Mapping[str, Any]) -> None:
+    """Errors: ``UserError`` for a field that would take the place of one that is sent anyway."""
+    for name, option in _OWN_FIELDS.items():
+        if name in extra_body:
+            raise UserError(f"--extra-body: {name} is {option}'s; give it there")

@@ -13,7 +13,7 @@ from typing import Any
 
 from specforge_dstill.arguments import add_placement, json_object, positive
 from specforge_dstill.console import say
-from specforge_dstill.data.answer_openai import OpenAIAnswers
+from specforge_dstill.data.answer_openai import OpenAIAnswers, refuse_own_fields
 from specforge_dstill.data.answer_transformers import TransformersAnswers
 from specforge_dstill.data.answering import Answers, answer_missing
 from specforge_dstill.data.answers_file import AnswersFile
@@ -133,6 +133,9 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--retries must be 0 or more, not {args.retries}")
     if args.backend == "openai":
         refuse_template_options(args.extra_body, args.template_kwargs)
+        refuse_own_fields(args.extra_body)
+    elif args.extra_body:
+        raise UserError("--extra-body is for a server's requests: --backend openai")
 
 
 def _prompts(source: str, *, limit: int | None) -> list[Prompt]:

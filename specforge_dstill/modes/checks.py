@@ -42,7 +42,7 @@ def check_options(config: Any, options: DstillOptions, *, mode: str, draft_confi
         if getattr(config.training, name) != default:
             raise UserError(
                 f"training.{name} belongs to --mode dflash and would be ignored by {mode}; "
-                f"remove it, its place is taken by {replacement}"
+                f"move it under modes: dflash: training:, its place is taken by {replacement}"
             )
     if options.student.l1_alpha and backbone_of(draft_config) != "dspark":
         raise UserError(

@@ -43,6 +43,7 @@ with, in ablations.yaml,
   seeds: [0, 1, 2]
   jobs: 2                          # trainings at a time, of ranks: 1 process each
   evaluate: {prompts: {gsm8k: null}, limit: 128, max_new_tokens: 1024}
+  reference: student               # the variant that the others are set against
   variants:
     dflash: {mode: dflash}
     dflash-more: {mode: dflash, from: dflash, training.num_epochs: 3}

@@ -169,6 +169,21 @@ def test_the_template_is_told_nothing_that_capture_would_not_know(
         ask("http://127.0.0.1:9/v1", prompts, tmp_path / "a.jsonl", "--extra-body", extra, *more)
 
 
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ('{"messages": []}', "messages is --prompts's"),
+        ('{"max_tokens": 4}', "max_tokens is --max-new-tokens's"),
+    ],
+)
+def test_a_request_keeps_what_the_other_options_say(
+    prompts: Path, tmp_path: Path, extra: str, words: str
+) -> None:
+    """The answers' settings would tell what was not asked for."""
+    with pytest.raises(UserError, match=words):
+        ask("http://127.0.0.1:9/v1", prompts, tmp_path / "a.jsonl", "--extra-body", extra)
+
+
 @pytest.mark.parametrize("before", [{}, {"reasoning_effort": "low"}])
 def test_answers_whose_request_alone_told_the_effort_are_gone_on_with(
     stub: Stub, prompts: Path, tmp_path: Path, before: dict[str, str]
