@@ -85,7 +85,7 @@ def set_aside(folder: Path, piece: str) -> Path | None:
     The number is at the end so that nothing takes the file for what it was. Nothing is deleted or
     overwritten. Returns where it is now; None when it is not there.
 
-    Errors: ``UserError`` when the file system refuses.
+    Raises: ``UserError`` when the file system refuses.
     """
     source, number = folder / piece, 1
     if not source.is_file():

@@ -38,7 +38,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make ``folder`` and those above it. Errors: ``UserError`` when the file system refuses."""
+    """Make ``folder`` and those above it. Raises: ``UserError`` when the file system refuses."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -46,7 +46,7 @@ def make_folder(folder: Path) -> None:
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Replace ``path`` by ``content``: readers see the old file or the new one, whole.
 
-    Errors: ``UserError`` naming ``path`` when the file system refuses.
+    Raises: ``UserError`` naming ``path`` when the file system refuses.
     """
     with _written_beside(path, content) as temporary:
         temporary.replace(path)
@@ -58,7 +58,7 @@ def create_once(path: Path, content: bytes) -> None:
     Of several callers at once the first wins; on a file system without hard links one of them, so
     that who must know reads the file.
 
-    Errors: ``UserError`` naming ``path`` when the file system refuses.
+    Raises: ``UserError`` naming ``path`` when the file system refuses.
     """
     with _written_beside(path, content) as temporary:
         try:
@@ -77,7 +77,7 @@ def locked(path: Path, *, busy: str) -> Iterator[int]:
     A process that inherits the descriptor holds the lock, too. Where the file system has no locks,
     nothing is held.
 
-    Errors: ``UserError``, which says ``busy``, when another process holds it.
+    Raises: ``UserError``, which says ``busy``, when another process holds it.
     """
     make_folder(path.parent)
     with writing(path):

@@ -192,7 +192,7 @@ class Grid(Section):
 
 
 def read_grid(path: Path) -> Grid:
-    """The grid of a file. Errors: ``UserError`` in one line for anything wrong with it."""
+    """The grid of a file. Raises: ``UserError`` in one line for anything wrong with it."""
     document = read_document(
         str(path),
         kind="grid file",

@@ -51,7 +51,7 @@ class Schedule:
     def run(self) -> None:
         """Do all that can be done. Jobs that need a failed one are left; the rest goes on.
 
-        Errors: ``UserError`` before anything starts, where a folder holds another training.
+        Raises: ``UserError`` before anything starts, where a folder holds another training.
         """
         notes = read_notes(self.jobs)
         self.done = {name for name, note in notes.items() if note.done}

@@ -121,7 +121,7 @@ class OpenAIAnswers:
 
 
 def refuse_own_fields(extra_body: Mapping[str, Any]) -> None:
-    """Errors: ``UserError`` for a field that would take the place of one that is sent anyway."""
+    """Raises: ``UserError`` for a field that would take the place of one that is sent anyway."""
     for name, option in _OWN_FIELDS.items():
         if name in extra_body:
             raise UserError(f"--extra-body: {name} is {option}'s; give it there")

@@ -56,7 +56,7 @@ def answer_missing(
 
 
 def _refuse_the_rest(prompts: list[Prompt], refused: dict[str, str]) -> None:
-    """Errors: ``UserError`` when the first of many prompts are all refused in the same words."""
+    """Raises: ``UserError`` when the first of many prompts are all refused in the same words."""
     if len(refused) < _FIRST or len(prompts) == _FIRST:
         return
     reasons = {refused.get(prompt.id) for prompt in prompts[:_FIRST]}

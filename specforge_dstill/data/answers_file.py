@@ -47,7 +47,7 @@ class AnswersFile:
         Checks that the settings and the prompts are those of the answers already there and cuts
         off a last line torn by a kill.
 
-        Errors: ``UserError`` when they are others, and when another process holds the file.
+        Raises: ``UserError`` when they are others, and when another process holds the file.
         """
         busy = (
             f"{path}: another specforge-dstill regenerate writes it; wait for it, or choose "

@@ -43,7 +43,7 @@ class Benchmark:
     config: str | None = None
 
     def prompts(self, name: str, rows: Iterable[Mapping[str, Any]], count: int) -> list[Prompt]:
-        """The first ``count`` rows as prompts. Errors: ``UserError`` for a row without the text."""
+        """The first ``count`` rows as prompts. Raises: ``UserError`` for a row without the text."""
         prompts = []
         for index, row in enumerate(islice(rows, count)):
             found = row.get(self.column)
@@ -71,7 +71,7 @@ BENCHMARKS = {
 def benchmark_prompts(name: str, *, limit: int | None = None) -> list[Prompt]:
     """A benchmark's prompts from the Hub: the paper's number of them, or ``limit``.
 
-    Errors: ``UserError`` for an unknown name, and when the Hub cannot be read.
+    Raises: ``UserError`` for an unknown name, and when the Hub cannot be read.
     """
     benchmark = BENCHMARKS.get(name)
     if benchmark is None:

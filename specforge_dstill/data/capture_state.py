@@ -50,7 +50,7 @@ class CaptureState:
 
     @classmethod
     def read(cls, folder: Path) -> CaptureState:
-        """Errors: ``UnknownFormatError`` for a capture of another version."""
+        """Raises: ``UnknownFormatError`` for a capture of another version."""
         found = cls(folder)
         found._read_manifest()
         found._read_identity()

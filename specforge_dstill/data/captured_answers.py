@@ -41,7 +41,7 @@ class CapturedAnswers:
     def of(cls, folder: Path, *, limit: int | None = None) -> CapturedAnswers:
         """Those of the first ``limit`` conversations.
 
-        Errors: ``UserError`` for no finished capture, or one of answers that were drawn.
+        Raises: ``UserError`` for no finished capture, or one of answers that were drawn.
         """
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; make it with: specforge-dstill capture")
@@ -59,7 +59,7 @@ class CapturedAnswers:
 
         An answer without text has no span, and the next one has its number.
 
-        Errors: ``UserError`` for a file whose bytes are not those that were captured.
+        Raises: ``UserError`` for a file whose bytes are not those that were captured.
         """
         found = []
         for row in self.rows:

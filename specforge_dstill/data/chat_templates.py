@@ -29,7 +29,7 @@ def template_hash(tokenizer: Any, template: str) -> str:
 
 
 def named_template(name: str) -> Any:
-    """One of SpecForge's. Errors: ``UserError`` with the names there are, nearest first."""
+    """One of SpecForge's. Raises: ``UserError`` with the names there are, nearest first."""
     from specforge.data.template import TEMPLATE_REGISTRY
 
     names = template_names()

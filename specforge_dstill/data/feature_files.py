@@ -80,7 +80,7 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
 def decoded(found: dict[str, Tensor]) -> dict[str, Tensor]:
     """With float8 states and their scales as float32 states; other tensors as they are.
 
-    Errors: ``ValueError`` when states and scales do not fit.
+    Raises: ``ValueError`` when states and scales do not fit.
     """
     if SCALE not in found:
         return found
@@ -96,7 +96,7 @@ def all_finite(states: Tensor) -> bool:
 
 
 def require_finite(sample: str | Path, states: Tensor) -> None:
-    """Errors: ``UserError`` naming the sample when its states are not all finite."""
+    """Raises: ``UserError`` naming the sample when its states are not all finite."""
     if not all_finite(states):
         raise not_finite([str(sample)])
 

@@ -28,7 +28,7 @@ def encode_float8(states: Tensor, *, layers: int) -> tuple[Tensor, Tensor]:
         states: [S, L * H] of any floating dtype.
         layers: L.
 
-    A row of zeros has scale 1. Errors: ``ValueError`` for states that are not finite.
+    A row of zeros has scale 1. Raises: ``ValueError`` for states that are not finite.
     """
     rows = states.float().unflatten(-1, (layers, -1))
     largest = rows.abs().amax(-1, keepdim=True)
@@ -44,7 +44,7 @@ def encode_float8(states: Tensor, *, layers: int) -> tuple[Tensor, Tensor]:
 def decode_float8(values: Tensor, scales: Tensor) -> Tensor:
     """The inverse of :func:`encode_float8`: float32 [S, L * H] of e4m3 [S, L * H], scales [S, L].
 
-    A NaN among values or scales gives NaN. Errors: ``ValueError`` for shapes that do not fit.
+    A NaN among values or scales gives NaN. Raises: ``ValueError`` for shapes that do not fit.
     """
     if values.dim() != 2 or scales.dim() != 2 or values.shape[0] != scales.shape[0]:
         raise ValueError(f"values {tuple(values.shape)} and scales {tuple(scales.shape)}")

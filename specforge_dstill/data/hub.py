@@ -27,7 +27,7 @@ def hub_name(source: str | Path) -> tuple[str, str] | None:
 
 
 def load_hub(name: str, split: str, *, config: str | None = None) -> Iterator[Mapping[str, Any]]:
-    """The rows of a data set on the Hub. Errors: ``UserError`` when it, or a row, cannot be had."""
+    """The rows of a data set on the Hub. Raises: ``UserError`` when it, or a row, cannot be had."""
     try:
         from datasets import load_dataset
     except ImportError as error:

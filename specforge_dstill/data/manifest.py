@@ -100,7 +100,7 @@ class CacheManifest:
     def read(cls, folder: Path) -> CacheManifest | None:
         """The manifest of a cache, None for one that has none (SpecForge's own script).
 
-        Errors: ``UserError`` when it is damaged, or another version's (``UnknownFormatError``).
+        Raises: ``UserError`` when it is damaged, or another version's (``UnknownFormatError``).
         """
         path = folder / MANIFEST
         try:
@@ -137,7 +137,7 @@ def cache_digest(folder: str | Path) -> str:
 def read_samples(folder: Path, manifest: CacheManifest) -> list[dict[str, Any]]:
     """The cache's samples.jsonl: a row of every file, see :mod:`specforge_dstill.data.markers`.
 
-    Errors: ``UserError`` when it cannot be read, or is not the one that ``manifest`` enters.
+    Raises: ``UserError`` when it cannot be read, or is not the one that ``manifest`` enters.
     """
     path = folder / SAMPLES
     with reading(path):

@@ -83,7 +83,7 @@ class Marker:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Marker:
-        """The inverse of :meth:`to_bytes`. Errors: ``MarkerError`` unless every byte fits."""
+        """The inverse of :meth:`to_bytes`. Raises: ``MarkerError`` unless every byte fits."""
         try:
             *rows, last = map(json.loads, content.splitlines())
             marker = cls(last["capture"], tuple(rows))
@@ -108,7 +108,7 @@ def marked_shards(folder: Path) -> list[int]:
 
 
 def read_marker(folder: Path, shard: int) -> Marker | None:
-    """The marker of a shard, None when there is none. Errors: ``MarkerError`` when damaged."""
+    """The marker of a shard, None when there is none. Raises: ``MarkerError`` when damaged."""
     path = folder / marker_name(shard)
     if not path.is_file():
         return None
@@ -118,7 +118,7 @@ def read_marker(folder: Path, shard: int) -> Marker | None:
 
 
 def write_marker(folder: Path, shard: int, marker: Marker) -> None:
-    """Enter a shard. Errors: ``UserError`` when the file system refuses."""
+    """Enter a shard. Raises: ``UserError`` when the file system refuses."""
     path = folder / marker_name(shard)
     make_folder(path.parent)
     write_atomically(path, marker.to_bytes())
@@ -130,7 +130,7 @@ def write_marker(folder: Path, shard: int, marker: Marker) -> None:
 def read_identity(folder: Path) -> dict[str, Any] | None:
     """What capture.json says; None without it.
 
-    Errors: ``UserError`` when it is damaged, or another version's (``UnknownFormatError``).
+    Raises: ``UserError`` when it is damaged, or another version's (``UnknownFormatError``).
     """
     path = folder / IDENTITY
     try:
@@ -147,7 +147,7 @@ def claim(folder: Path, identity: dict[str, Any]) -> str:
 
     Any number of processes may call this at once.
 
-    Errors: ``UserError`` on a folder that holds anything else, or cannot be written.
+    Raises: ``UserError`` on a folder that holds anything else, or cannot be written.
     """
     digest = json_sha256(identity)
     if _is_store(folder):

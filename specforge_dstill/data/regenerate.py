@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer what is missing from the output; 0 when that is done, though some may be refused.
 
-    Errors: ``UserError`` when none has an answer.
+    Raises: ``UserError`` when none has an answer.
     """
     _check(args)
     prompts = _prompts(args.prompts, limit=args.limit)

@@ -25,7 +25,7 @@ def only_tensors() -> Iterator[None]:
 
     For the reading of features: a checkpoint can hold more, and is to be loaded outside.
 
-    Errors: ``UserError`` naming the feature file that could not be read.
+    Raises: ``UserError`` naming the feature file that could not be read.
     """
     before = {name: os.environ.pop(name, None) for name in (_FORCED, _FORBIDDEN)}
     os.environ[_FORCED] = "1"

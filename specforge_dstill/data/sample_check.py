@@ -39,7 +39,7 @@ class SampleCheck:
     entered: dict[str, Row]
 
     def check(self, path: str) -> FeatureInfo:
-        """The file's structure. Errors: ``UserError`` that names the file and its fault."""
+        """The file's structure. Raises: ``UserError`` that names the file and its fault."""
         row = self._row(path)
         if row is not None:
             _check_size(path, row["bytes"])

@@ -23,7 +23,7 @@ def template_options(template_kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_template_options(extra_body: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:
-    """Errors: ``UserError`` for keywords in ``extra_body`` that ``kwargs`` do not tell the same.
+    """Raises: ``UserError`` for keywords in ``extra_body`` that ``kwargs`` do not tell the same.
 
     Capture shows the answers to the template with ``kwargs``, and would show another prompt.
     """

@@ -13,14 +13,14 @@ Objects = tuple[dict[str, Any], ...]
 
 
 def tools_in(row: Mapping[str, Any], where: str) -> Objects | None:
-    """The tools that a row offers the target, None for none. Errors: ``UserError``."""
+    """The tools that a row offers the target, None for none. Raises: ``UserError``."""
     return _objects(row, "tools", where)
 
 
 def tool_calls_in(message: Mapping[str, Any], where: str) -> Objects | None:
     """A message's tool calls, their arguments as objects: servers give them as JSON text.
 
-    None for none. Errors: ``UserError``.
+    None for none. Raises: ``UserError``.
     """
     calls = _objects(message, "tool_calls", where)
     return None if calls is None else tuple(map(_with_arguments, calls))

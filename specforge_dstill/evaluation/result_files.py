@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 def json_text(value: Any, depth: int = 0) -> str:
     """JSON with an item a line; a list of plain values stays on one line.
 
-    Errors: ``ValueError`` for NaN and infinity.
+    Raises: ``ValueError`` for NaN and infinity.
     """
     if isinstance(value, Mapping):
         names = (json.dumps(str(name), ensure_ascii=False) for name in value)

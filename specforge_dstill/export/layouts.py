@@ -142,7 +142,7 @@ def hf_config(config: Any, facts: DraftFacts, *, dtype: torch.dtype) -> Json:
 def trainable_config(found: Mapping[str, Any]) -> Json:
     """What SpecForge's class is built from, out of any layout.
 
-    Errors: ``KeyError`` for a speculators folder that lacks a key.
+    Raises: ``KeyError`` for a speculators folder that lacks a key.
     """
     if "speculators_model_type" not in found:
         return dict(deepcopy(found))

@@ -28,7 +28,7 @@ class LossWatch:
         self._before: Tensor | None = None
 
     def look(self) -> None:
-        """Errors: ``UserError`` when the loss that was noted is NaN or infinite."""
+        """Raises: ``UserError`` when the loss that was noted is NaN or infinite."""
         if self._before is not None and not torch.isfinite(self._before):
             raise UserError(f"training diverged: its loss is {float(self._before)}; {_MEND}")
 
@@ -38,7 +38,7 @@ class LossWatch:
 
 
 def require_finite_weights(weights: Mapping[str, Any]) -> None:
-    """Errors: ``UserError`` naming the first weight with an element that is NaN or infinite."""
+    """Raises: ``UserError`` naming the first weight with an element that is NaN or infinite."""
     name = first_not_finite(weights)
     if name is not None:
         raise UserError(f"training diverged: {name} is not finite; {_MEND}")

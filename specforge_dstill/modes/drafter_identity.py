@@ -22,7 +22,7 @@ def check_same_drafter(
     Args:
         learns: whether the drafter is trained further. If not, another mask token is refused, too.
 
-    Errors: ``UserError`` for other target layers, or another mask token.
+    Raises: ``UserError`` for other target layers, or another mask token.
     """
     layers = "target_layer_ids"
     if other[layers] and own[layers] and other[layers] != own[layers]:
@@ -53,7 +53,7 @@ def identity_of(config: Any) -> dict[str, Any]:
 
 
 def published_identity(source: str, model: Any) -> dict[str, Any]:
-    """What a published folder says in its own config. Errors: those of reading it.
+    """What a published folder says in its own config. Raises: those of reading it.
 
     Args:
         model: SpecForge's ``model:`` section, for ``cache_dir`` and ``trust_remote_code``.

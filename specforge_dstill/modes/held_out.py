@@ -85,7 +85,7 @@ class HeldOutBlocks:
         Args:
             samples: how many the cache holds.
 
-        Errors: ``UserError`` naming the sample whose states are NaN or infinite.
+        Raises: ``UserError`` naming the sample whose states are NaN or infinite.
         """
         sums, dealt = torch.zeros(len(self.passes), 2, dtype=torch.float64), rank
         for batch in batches:

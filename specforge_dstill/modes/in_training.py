@@ -83,7 +83,7 @@ def evaluate_in_training(trainer: Any, config: Any, options: DstillOptions) -> s
     Returns:
         A line that says what is scored; None for a run without evaluations.
 
-    Errors: ``UserError`` for a held-out cache or options that do not fit the drafter.
+    Raises: ``UserError`` for a held-out cache or options that do not fit the drafter.
     """
     mode = config.training.strategy
     if trainer is None or mode not in FAMILY:

@@ -108,7 +108,7 @@ def record_source(
 ) -> RecordSource:
     """The source that ``dstill.trajectories`` names, checked against the run.
 
-    Errors: ``UserError`` for a store that does not fit, or a teacher that cannot be loaded.
+    Raises: ``UserError`` for a store that does not fit, or a teacher that cannot be loaded.
     """
     if options.online:
         return live_teacher(config, draft_config, student, options)
@@ -128,7 +128,7 @@ def live_teacher(
         draft_config: of the student; the teacher's architecture is the same.
         student: whose embeddings and head the teacher reads, too: there is one copy of them.
 
-    Errors: ``UserError`` when there is no teacher to load at ``dstill.student.teacher``.
+    Raises: ``UserError`` when there is no teacher to load at ``dstill.student.teacher``.
     """
     source = config.model.model_copy(update={"draft_checkpoint_path": options.student.teacher})
     try:

@@ -22,7 +22,7 @@ class Sample:
 def samples_of(batch: TrainBatch) -> list[Sample]:
     """Cut the padding off each sample of a batch (its ``lengths`` come from our collator).
 
-    Errors: ``UserError`` naming the sample whose states are NaN or infinite.
+    Raises: ``UserError`` naming the sample whose states are NaN or infinite.
     """
     finite = batch.tensors["finite"].tolist()
     if not all(finite):

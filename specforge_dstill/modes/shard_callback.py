@@ -25,7 +25,7 @@ class OnShard(Protocol):
 def shard_callback(name: str) -> OnShard:
     """The function that ``package.module:function`` names.
 
-    Errors: ``UserError`` when there is no such function.
+    Raises: ``UserError`` when there is no such function.
     """
     module, _, attribute = name.partition(":")
     try:

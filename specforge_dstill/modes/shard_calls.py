@@ -41,7 +41,7 @@ class ShardCalls:
 
     @classmethod
     def of(cls, name: str | None, uri: str) -> ShardCalls | None:
-        """None where no function is named. Errors: ``UserError`` when there is no such function."""
+        """None where no function is named. Raises: ``UserError`` when there is no such function."""
         if name is None:
             return None
         return cls(name, shard_callback(name), uri, small_files(uri))
@@ -90,7 +90,7 @@ class ShardCalls:
         Args:
             patience_s: how long to wait while none of them ends.
 
-        Errors: ``UserError`` that counts the calls that failed, of any rank, and names the first;
+        Raises: ``UserError`` that counts the calls that failed, of any rank, and names the first;
         or that says that calls are still waited for.
         """
         owed = self._when_none_waits(shards, patience_s)
@@ -109,7 +109,7 @@ class ShardCalls:
         )
 
     def _when_none_waits(self, shards: int, patience_s: float) -> dict[str, bytes]:
-        """What is owed when every call has been made. Errors: ``UserError``."""
+        """What is owed when every call has been made. Raises: ``UserError``."""
         waiting, since = shards + 1, time.monotonic()
         while True:
             owed = self._owed(shards)

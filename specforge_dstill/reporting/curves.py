@@ -36,7 +36,7 @@ class Curve:
 
 
 def read_curves(name: str, path: Path) -> list[Curve]:
-    """Of a log file, or of a folder with TensorBoard files. Errors: ``UserError`` without any."""
+    """Of a log file, or of a folder with TensorBoard files. Raises: ``UserError`` without any."""
     events = sorted(path.rglob(_EVENTS)) if path.is_dir() else []
     if path.is_dir() and not events:
         raise UserError(f"{path}: holds no TensorBoard files; name a log or the folder of a run")

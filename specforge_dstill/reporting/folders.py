@@ -34,7 +34,7 @@ class Results:
 
 
 def read_folders(folders: Sequence[Path]) -> list[Results]:
-    """Results in the order given. Errors: ``UserError`` for a folder without any, or twice."""
+    """Results in the order given. Raises: ``UserError`` for a folder without any, or twice."""
     seen: dict[Path, Path] = {}
     for folder in folders:
         before = seen.setdefault(folder.resolve(), folder)

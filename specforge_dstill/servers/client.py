@@ -105,7 +105,7 @@ class Client:
         }
 
     def _read(self, content: Mapping[str, Any], name: str, seconds: float) -> tuple[Request, str]:
-        """A completion's numbers and its text. Errors: ``UserError`` for what is none."""
+        """A completion's numbers and its text. Raises: ``UserError`` for what is none."""
         try:
             tokens = int(content["usage"]["completion_tokens"])
             answer = str(content["choices"][0]["message"]["content"] or "")

@@ -58,14 +58,14 @@ class Endpoint:
 
     @classmethod
     def at(cls, url: str, *, timeout: float) -> Endpoint:
-        """With or without /v1 behind it. Errors: ``UserError`` for what is no http(s) URL."""
+        """With or without /v1 behind it. Raises: ``UserError`` for what is no http(s) URL."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UserError(f"{url!r} is no base URL such as http://127.0.0.1:30000")
         return cls(url.rstrip("/").removesuffix("/v1"), timeout)
 
     def get(self, path: str) -> Reply:
-        """A short question. Errors: ``UserError`` when the server cannot be reached."""
+        """A short question. Raises: ``UserError`` when the server cannot be reached."""
         try:
             reply = self._send(Request(f"{self.url}{path}"), min(self.timeout, _SHORT_S))
         except NoReplyError as error:
@@ -75,7 +75,7 @@ class Endpoint:
         return reply
 
     def post(self, path: str, content: dict[str, Any]) -> Reply:
-        """A request that may take long. Errors: :class:`NoReplyError`."""
+        """A request that may take long. Raises: :class:`NoReplyError`."""
         headers = {"Content-Type": "application/json"}
         body = json.dumps(content).encode()
         return self._send(Request(f"{self.url}{path}", body, headers), self.timeout)

@@ -73,12 +73,12 @@ class Engine(Protocol):
     def of_answer(self, content: Mapping[str, Any]) -> Drafted | None:
         """The drafts of one answer (a chat completion); None where it does not tell.
 
-        Errors: ``UserError`` where nothing else tells them.
+        Raises: ``UserError`` where nothing else tells them.
         """
         ...
 
     def snapshot(self) -> Snapshot:
-        """The server now. Errors: ``UserError`` when it cannot be reached."""
+        """The server now. Raises: ``UserError`` when it cannot be reached."""
         ...
 
 

@@ -64,7 +64,7 @@ class ServersFile:
         return self._gathered(self.report)
 
     def add(self, served: Served) -> None:
-        """Keep a cell. Errors: ``UserError`` when the file system refuses."""
+        """Keep a cell. Raises: ``UserError`` when the file system refuses."""
         held = self.report
         report = ServingReport((*held.served, served), self._gathered(held))
         make_folder(self._path.parent)

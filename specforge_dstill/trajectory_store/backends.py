@@ -53,7 +53,7 @@ def open_store(uri: str) -> TrajectoryReader:
         uri: a folder, with or without ``file://``; else by its scheme, first what another package
             registers under :data:`ENTRY_POINTS`, then any file system of fsspec.
 
-    Errors: ``UserError`` when there is none, it is not complete or damaged, or nothing here knows
+    Raises: ``UserError`` when there is none, it is not complete or damaged, or nothing here knows
     the scheme.
     """
     return _backend(uri).open_reader(uri)
@@ -76,7 +76,7 @@ def open_writer(
         shard_size: samples a shard.
         logp_dtype: "float16" or "float32" on disk.
 
-    Errors: ``UserError`` when a store made with other settings is there, none can be written, or
+    Raises: ``UserError`` when a store made with other settings is there, none can be written, or
     nothing here knows the scheme.
     """
     return _backend(uri).open_writer(

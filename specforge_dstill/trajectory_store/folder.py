@@ -18,12 +18,12 @@ COLLECT_AGAIN = "run --mode dstill_collect again"
 
 
 def read_plan(folder: Path) -> StorePlan | None:
-    """What ``identity.json`` says; None when there is none. Errors: ``UserError`` if damaged."""
+    """What ``identity.json`` says; None when there is none. Raises: ``UserError`` if damaged."""
     return plan_in(read_file(folder, IDENTITY_FILE), folder)
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """What ``manifest.json`` says; None when there is none. Errors: ``UserError`` if damaged."""
+    """What ``manifest.json`` says; None when there is none. Raises: ``UserError`` if damaged."""
     return manifest_in(read_file(folder, MANIFEST_FILE), folder)
 
 
@@ -53,7 +53,7 @@ def manifest_in(content: bytes | None, where: Path | str) -> Manifest | None:
 
 
 def parse_plan(content: bytes) -> StorePlan:
-    """The plan in an identity file's bytes. Errors: ``ValueError`` unless every byte fits."""
+    """The plan in an identity file's bytes. Raises: ``ValueError`` unless every byte fits."""
     plan = StorePlan.from_json(json.loads(content))
     if json_bytes(plan.to_json()) != content:
         raise ValueError("it is not written as a store writes it")
@@ -66,7 +66,7 @@ def claim(folder: Path, plan: StorePlan) -> StorePlan:
     Any number of processes may call this at once. Returns the plan that the folder holds, which
     can differ from ``plan`` in library versions, and in a cache that one of the two does not know.
 
-    Errors: ``UserError`` naming each setting that differs; when the folder cannot be written, or
+    Raises: ``UserError`` naming each setting that differs; when the folder cannot be written, or
     holds something else.
     """
     make_folder(folder)
@@ -110,7 +110,7 @@ def absent_shards(folder: Path, plan: StorePlan) -> list[int]:
 
 
 def read_file(folder: Path, name: str) -> bytes | None:
-    """A small file's content; None when there is none. Errors: ``UserError``."""
+    """A small file's content; None when there is none. Raises: ``UserError``."""
     with reading(folder / name):
         try:
             return (folder / name).read_bytes()

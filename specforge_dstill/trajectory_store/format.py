@@ -101,7 +101,7 @@ class ShardFormat:
 
     @classmethod
     def from_schema(cls, schema: pa.Schema) -> ShardFormat:
-        """The description in a shard's schema. Errors: ``ValueError`` when it is not ours."""
+        """The description in a shard's schema. Raises: ``ValueError`` when it is not ours."""
         about = json.loads((schema.metadata or {}).get(_METADATA_KEY, b"{}"))
         if about.get("format") != FORMAT or about.get("format_version") != FORMAT_VERSION:
             raise ValueError("it is not a shard of a trajectory store of this version")
@@ -140,7 +140,7 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Check ``records`` and turn them, in order, into Arrow batches of bounded size.
 
-    Errors: as :func:`check_record`; ``ValueError`` for a sample too large for a row.
+    Raises: as :func:`check_record`; ``ValueError`` for a sample too large for a row.
     """
     per_block = sum(
         form.values_per_block[name] * form.value_types[name].bit_width // 8

@@ -47,7 +47,7 @@ class StoreIdentity:
         cache: digest of what made the feature cache; "" where that is unknown, which is no reason
             to refuse a store either, and is then not written down.
 
-    Errors: ``UserError`` for settings that the files cannot hold.
+    Raises: ``UserError`` for settings that the files cannot hold.
     """
 
     block_size: int
@@ -125,7 +125,7 @@ class StorePlan:
         shard_size: int,
         logp_dtype: str,
     ) -> StorePlan:
-        """The plan of a store of these samples. Errors: ``ValueError`` for ids that cannot be."""
+        """The plan of a store of these samples. Raises: ``ValueError`` for ids that cannot be."""
         if len(set(sample_ids)) != len(sample_ids):
             raise ValueError("a sample id appears twice")
         if any("\n" in sample_id for sample_id in sample_ids):
@@ -163,7 +163,7 @@ class StorePlan:
 
     @classmethod
     def from_json(cls, document: Any) -> StorePlan:
-        """The inverse of :meth:`to_json`. Errors: ``ValueError`` when it is not one."""
+        """The inverse of :meth:`to_json`. Raises: ``ValueError`` when it is not one."""
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError("it does not describe a trajectory store")
         if document.get("format_version") != FORMAT_VERSION:

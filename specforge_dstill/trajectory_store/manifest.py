@@ -71,7 +71,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Manifest:
-        """The inverse of :meth:`to_bytes`. Errors: ``ValueError`` unless every byte fits."""
+        """The inverse of :meth:`to_bytes`. Raises: ``ValueError`` unless every byte fits."""
         document: dict[str, Any] = json.loads(content)
         try:
             manifest = cls(
@@ -86,5 +86,5 @@ class Manifest:
         return manifest
 
     def write(self, folder: Path) -> None:
-        """Replace the folder's manifest. Errors: ``UserError`` from the file system."""
+        """Replace the folder's manifest. Raises: ``UserError`` from the file system."""
         write_atomically(folder / MANIFEST_FILE, self.to_bytes())

@@ -38,7 +38,7 @@ def _refusals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, t
 def require_same(where: Path | str, made_with: StorePlan, wanted: StorePlan) -> None:
     """Refuse to continue a collection under other settings.
 
-    Errors: ``UserError`` that names each differing setting with both values.
+    Raises: ``UserError`` that names each differing setting with both values.
     """
     ignored = {"versions"}
     found = _refusals(
@@ -58,7 +58,7 @@ def require_same(where: Path | str, made_with: StorePlan, wanted: StorePlan) -> 
 def require_expected(where: str, plan: StorePlan, expected: Mapping[str, Any]) -> None:
     """Refuse to read a store that does not fit what a run expects.
 
-    Errors: ``UserError`` naming the settings, both values and the way out; ``TypeError`` for a
+    Raises: ``UserError`` naming the settings, both values and the way out; ``TypeError`` for a
     setting that no store has.
     """
     settings = plan.settings()

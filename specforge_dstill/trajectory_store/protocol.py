@@ -39,7 +39,7 @@ class TrajectoryReader(Protocol):
     def __getitem__(self, sample_id: str) -> SampleRecord:
         """The record of one sample, in memory of its own. Safe to call from several threads.
 
-        Errors: ``UserError`` naming the sample and the store when it is not there.
+        Raises: ``UserError`` naming the sample and the store when it is not there.
         """
         ...
 
@@ -62,7 +62,7 @@ class TrajectoryReader(Protocol):
     def record_for(self, sample_id: str, input_ids: Any) -> SampleRecord:
         """The record of a sample whose tokens are ``input_ids`` [S] (list, array or CPU tensor).
 
-        Errors: ``UserError`` when it is not there, or was collected from other tokens.
+        Raises: ``UserError`` when it is not there, or was collected from other tokens.
         """
         record = self[sample_id]
         if record.token_hash != token_hash(input_ids):
@@ -80,7 +80,7 @@ class TrajectoryReader(Protocol):
         the fields of :class:`StoreIdentity`, and prediction_shift, samples, samples_hash,
         shard_size, logp_dtype.
 
-        Errors: ``UserError`` naming each setting that differs, with both values.
+        Raises: ``UserError`` naming each setting that differs, with both values.
         """
         require_expected(self.uri, self.manifest.plan, expected)
 
@@ -108,7 +108,7 @@ class TrajectoryWriter(Protocol):
         The shares of all ranks are disjoint and complete only if every rank asks before any rank
         writes.
 
-        Errors: ``UserError`` for a whole shard that was made with other settings.
+        Raises: ``UserError`` for a whole shard that was made with other settings.
         """
         ...
 
@@ -121,7 +121,7 @@ class TrajectoryWriter(Protocol):
 
         Returns where it now is, whole: a path on this machine, or a URI elsewhere.
 
-        Errors: ``UserError`` when it cannot be written or a log-probability is NaN;
+        Raises: ``UserError`` when it cannot be written or a log-probability is NaN;
         ``ValueError`` for records that do not fit. No piece of a shard counts as one then.
         """
         ...
@@ -129,6 +129,6 @@ class TrajectoryWriter(Protocol):
     def finish(self) -> Manifest:
         """Complete the store; for one process, when no other is writing, and repeatable.
 
-        Errors: ``UserError`` when shards are missing or the manifest cannot be written.
+        Raises: ``UserError`` when shards are missing or the manifest cannot be written.
         """
         ...

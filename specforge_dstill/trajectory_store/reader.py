@@ -55,7 +55,7 @@ class ShardedStore(TrajectoryReader):
         raise NotImplementedError
 
     def _open_shard(self, index: int) -> Shard:
-        """Map shard ``index``. Errors: ``UserError`` when it is not as the manifest says."""
+        """Map shard ``index``. Raises: ``UserError`` when it is not as the manifest says."""
         raise NotImplementedError
 
 
@@ -72,7 +72,7 @@ class TrajectoryStore(ShardedStore):
 
         Checksums are :meth:`verify`'s business: this reads only the ends of the files.
 
-        Errors: ``UserError`` when the collection is not finished or a shard is missing, truncated
+        Raises: ``UserError`` when the collection is not finished or a shard is missing, truncated
         or damaged.
         """
         folder = Path(folder)

@@ -34,7 +34,7 @@ class SampleRecord:
 def check_record(record: SampleRecord, identity: StoreIdentity) -> None:
     """Refuse a record that a store of this identity cannot give back as it is.
 
-    Errors: ``ValueError`` for shapes or values outside their range (a mistake in the program);
+    Raises: ``ValueError`` for shapes or values outside their range (a mistake in the program);
     ``UserError`` for NaN log-probabilities (broken weights or features).
     """
     trajectory, blocks = record.trajectory, len(record.anchors)

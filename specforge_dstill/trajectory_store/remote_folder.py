@@ -64,7 +64,7 @@ class RemoteFolder:
     def at(cls, uri: str) -> RemoteFolder:
         """The folder that ``uri`` names, which need not exist.
 
-        Errors: ``UserError`` for an unknown scheme, a missing package or missing credentials.
+        Raises: ``UserError`` for an unknown scheme, a missing package or missing credentials.
         """
         try:
             fs, root = fsspec.url_to_fs(uri)

@@ -36,7 +36,7 @@ class RemoteStore(ShardedStore):
     def open(cls, uri: str) -> RemoteStore:
         """Open a complete store; check that every shard is there in its size, by one listing.
 
-        Errors: ``UserError`` when the collection is not finished, a shard is missing or has
+        Raises: ``UserError`` when the collection is not finished, a shard is missing or has
         another size, or the storage cannot be reached.
         """
         remote = RemoteFolder.at(uri)
@@ -68,7 +68,7 @@ class RemoteStore(ShardedStore):
             ) from error
 
     def _copy(self, index: int) -> Shard:
-        """The copy of shard ``index``. Errors: ``ShardError`` when there is none that is whole."""
+        """The copy of shard ``index``. Raises: ``ShardError`` when there is none that is whole."""
         entry = self.manifest.shards[index]
         try:
             size = (self._copies / entry.name).stat().st_size

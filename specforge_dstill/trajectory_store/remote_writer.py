@@ -36,7 +36,7 @@ class RemoteWriter:
         uri: the store's folder.
         identity, sample_ids, shard_size, logp_dtype: as for :func:`open_writer`.
 
-    Errors: ``UserError`` when a store made with other settings is there, or none can be written.
+    Raises: ``UserError`` when a store made with other settings is there, or none can be written.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class RemoteWriter:
         return whole
 
     def _read_notes(self, names: Sequence[str], sizes: Mapping[str, int]) -> None:
-        """Read the notes that are new. Errors: ``UserError`` for a shard of another plan."""
+        """Read the notes that are new. Raises: ``UserError`` for a shard of another plan."""
         unread = [
             name
             for name in names

@@ -67,7 +67,7 @@ class Shard:
     """
 
     def __init__(self, path: Path) -> None:
-        """Map ``path`` and check its structure. Errors: ``ShardError``; never anything else."""
+        """Map ``path`` and check its structure. Raises: ``ShardError``; never anything else."""
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path), "r"))
             self.form = ShardFormat.from_schema(reader.schema)
@@ -121,7 +121,7 @@ def _owned(piece: Values, dtype: torch.dtype) -> Tensor:
 def open_shard(folder: Path, plan: StorePlan, index: int) -> Shard:
     """Map shard ``index`` of the store in ``folder``; check its structure and its number of rows.
 
-    Errors: ``ShardError``; ``ForeignShardError`` when ``plan`` did not make it.
+    Raises: ``ShardError``; ``ForeignShardError`` when ``plan`` did not make it.
     """
     shard = Shard(folder / shard_name(index, plan.shards))
     expected = ShardFormat.of(plan, index)

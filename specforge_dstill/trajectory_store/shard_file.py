@@ -41,7 +41,7 @@ def write_shard_file(
 
     Returns the shard's path.
 
-    Errors: ``UserError`` when the file system refuses or a log-probability is NaN; ``ValueError``
+    Raises: ``UserError`` when the file system refuses or a log-probability is NaN; ``ValueError``
     for records that do not fit. Nothing is left behind then.
     """
     path = folder / shard_name(index, plan.shards)

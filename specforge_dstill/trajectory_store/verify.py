@@ -45,7 +45,7 @@ _NO_CHECKSUM = "does not match its own checksum"
 def require_manifest(folder: Path) -> Manifest:
     """The manifest of a complete store.
 
-    Errors: ``UserError`` that says how far the collection came, when there is no manifest.
+    Raises: ``UserError`` that says how far the collection came, when there is no manifest.
     """
     if not folder.is_dir():
         raise UserError(

@@ -53,7 +53,7 @@ class StoreWriter:
         shard_size: samples a shard.
         logp_dtype: "float16" or "float32" on disk.
 
-    Errors: ``UserError`` when the folder holds a store made with other settings, or cannot be
+    Raises: ``UserError`` when the folder holds a store made with other settings, or cannot be
     written.
     """
 
@@ -85,7 +85,7 @@ class StoreWriter:
         The shares of all ranks are disjoint and complete only if every rank asks before any rank
         writes: put a barrier between this call and the first :meth:`write_shard`.
 
-        Errors: ``UserError`` for a whole shard that was made with other settings.
+        Raises: ``UserError`` for a whole shard that was made with other settings.
         """
         whole = self._whole()
         missing = [index for index in range(self.plan.shards) if index not in whole]
@@ -100,7 +100,7 @@ class StoreWriter:
 
         Returns the shard's path.
 
-        Errors: ``UserError`` when the file system refuses or a log-probability is NaN;
+        Raises: ``UserError`` when the file system refuses or a log-probability is NaN;
         ``ValueError`` for records that do not fit. Nothing is left behind then.
         """
         return write_shard_file(self.folder, self._own, index, self.samples_of(index), records)
@@ -110,7 +110,7 @@ class StoreWriter:
 
         For one process, when no other is writing. Repeating it changes nothing.
 
-        Errors: ``UserError`` when shards are missing or the file system refuses.
+        Raises: ``UserError`` when shards are missing or the file system refuses.
         """
         previous = read_manifest(self.folder)
         known = {entry.name: entry for entry in previous.shards} if previous else {}

@@ -95,7 +95,7 @@ def _hash(prompts: Sequence[Prompt]) -> str:
 
 
 def check_distinct(option: str, names: Sequence[str]) -> None:
-    """Errors: ``UserError`` when a name is given twice."""
+    """Raises: ``UserError`` when a name is given twice."""
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{option}: the name {name!r} is given twice; names must differ")

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 def kind_of(path: str) -> _Kind:
     """Whether a path is a cache or a store, told by its files.
 
-    Errors: ``UserError`` when it is neither, or not on this machine.
+    Raises: ``UserError`` when it is neither, or not on this machine.
     """
     folder = Path(path)
     if "://" in path:
