@@ -20,26 +20,36 @@ ROWS = {
     *("student-weighted", "student-k2", "student-k4"),
     *("dflash-decay", "dflash-decay-more", "teacher-decay", "student-decay"),
 }
+#: Of the small target alone: a teacher of twice the epochs, and what it is set against.
+LONGER = {
+    *("student-decay-weighted", "teacher-decay-more", "dflash-decay-long"),
+    *("student-decay-more", "student-decay-more-weighted"),
+}
 
 
-@pytest.mark.parametrize("name", ["demo", "gsm8k"])
+@pytest.mark.parametrize(("name", "rows"), [("demo", ROWS), ("gsm8k", ROWS | LONGER)])
 def test_a_grid_has_every_row_and_shares_what_it_can(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, rows: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for file in ("dstill.yaml", "ablations.yaml"):
         shutil.copy(EXAMPLES / name / file, tmp_path)
     monkeypatch.chdir(tmp_path)
     grid = read_grid(Path("ablations.yaml"))
-    assert set(grid.variants) == ROWS
+    assert set(grid.variants) == rows
     jobs = {job.name: job for job in jobs_of(grid)}
     kinds = Counter(name.partition("/")[2] for name in jobs)
-    assert set(kinds) - ROWS == {
-        *("records-teacher", "records-teacher-steps=2", "records-teacher-steps=4"),
-        *("records-teacher-decay", "results"),
+    teachers = {name for name in rows if name.startswith("teacher")}
+    assert set(kinds) - rows == {
+        *(f"records-{teacher}" for teacher in teachers),
+        *("records-teacher-steps=2", "records-teacher-steps=4", "results"),
     }
     assert set(kinds.values()) == {3}
     check_more(jobs, "dflash")
     check_more(jobs, "dflash-decay")
+    if name == "gsm8k":
+        epochs = "training.num_epochs"
+        longer = jobs["seed-0/dflash-decay-long"], jobs["seed-0/teacher-decay-more"]
+        assert longer[0].settings[epochs] == longer[1].settings[epochs]
 
 
 def check_more(jobs: dict[str, Job], baseline: str) -> None:

@@ -14,7 +14,7 @@ The stages, each a command that you could type in runs/gsm8k (their logs are in 
     capture      specforge-dstill capture …        their hidden states
     ablate       specforge-dstill ablate ablations.yaml
 
-The last trains and measures all variants on three seeds: 29,000 steps a seed, at a third of a
+The last trains and measures all variants on three seeds: 41,000 steps a seed, at a third of a
 second each while both cores are busy, beside collections and evaluations. It can be stopped at any
 time; the same command goes on. examples/results says which of it was run.
 """
