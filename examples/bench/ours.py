@@ -135,7 +135,9 @@ class Ours:
         shutil.rmtree(folder, ignore_errors=True)
         config = SimpleNamespace(
             training=SimpleNamespace(seed=SEED),
-            data=SimpleNamespace(max_length=self.shape.sequence),
+            data=SimpleNamespace(
+                max_length=self.shape.sequence, hidden_states_path=str(self.cache)
+            ),
         )
         collector = Collector(
             drafter, self.cache, self.options, max_length=self.shape.sequence, seed=SEED
