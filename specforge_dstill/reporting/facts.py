@@ -90,6 +90,7 @@ def _warnings(setting: Setting, folders: Sequence[str]) -> Iterator[str]:
                     f"{score.drafter} ({score.steps}) are not the target's own."
                 )
     yield from _same_weights(setting, folders)
+    yield from _fewer_runs(setting)
     versions = [report.details.get("versions") for report in setting.reports.values()]
     if any(found != versions[0] for found in versions):
         yield "the runs were measured with different versions of the libraries."
@@ -114,6 +115,20 @@ def template_warnings(details: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"the chat template ({here}) is not the feature cache's ({there}). Acceptance may "
             "differ for that alone."
+        )
+
+
+def _fewer_runs(setting: Setting) -> Iterator[str]:
+    """Methods that not every run has, by their number of runs."""
+    fewer: dict[int, list[str]] = {}
+    for method in setting.methods:
+        runs = len(setting.runs(method))
+        if runs < len(setting.reports):
+            fewer.setdefault(runs, []).append(str(method))
+    for runs, methods in fewer.items():
+        yield (
+            f"{', '.join(methods)}: measured in {runs} of {len(setting.reports)} runs. Beside the "
+            "others' means theirs say little; differences are paired by run."
         )
 
 

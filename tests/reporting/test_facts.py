@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from specforge_dstill.evaluation.replay import Walk
@@ -9,7 +10,7 @@ from specforge_dstill.evaluation.report import Report, Score
 from specforge_dstill.evaluation.speed import Speed, Timing
 from specforge_dstill.evaluation.stopwatch import Seconds
 from specforge_dstill.reporting.facts import facts, template_warnings, warnings
-from specforge_dstill.reporting.settings import settings_of
+from specforge_dstill.reporting.settings import Method, settings_of
 from tests.reporting.examples import decoded, example
 
 
@@ -77,6 +78,14 @@ def test_the_same_checkpoint_twice_is_no_second_seed() -> None:
     assert warned(run("a"), run("b")) == []
     (text,) = warned(run("a"), run("b"), run("a"))
     assert text.startswith("student is the same checkpoint in run0 and run2")
+
+
+def test_means_of_fewer_runs_are_told() -> None:
+    whole = example()
+    part = replace(whole, scores=whole.scores[1:])
+    first = whole.scores[0]
+    (text,) = warned(whole, part, whole)
+    assert text.startswith(f"{Method(first.drafter, first.steps)}: measured in 2 of 3 runs.")
 
 
 def test_other_warnings_name_the_setting() -> None:
