@@ -127,7 +127,7 @@ def _fewer_runs(setting: Setting) -> Iterator[str]:
             fewer.setdefault(runs, []).append(str(method))
     for runs, methods in fewer.items():
         yield (
-            f"{', '.join(methods)}: measured in {runs} of {len(setting.reports)} runs. Beside the "
+            f"{'; '.join(methods)}: measured in {runs} of {len(setting.reports)} runs. Beside the "
             "others' means theirs say little; differences are paired by run."
         )
 
