@@ -17,6 +17,8 @@ def check_place(run: RunFile, *, unused: bool = False) -> None:
     from specforge_dstill.modes.assembly import list_samples
     from specforge_dstill.trajectory_store import check_uri, shard_count
 
-    samples = len(list_samples(str(run.config.data.hidden_states_path)))
-    shards = shard_count(samples, run.options.collect.shard_size)
+    def shards() -> int:
+        samples = len(list_samples(str(run.config.data.hidden_states_path)))
+        return shard_count(samples, run.options.collect.shard_size)
+
     check_uri(run.options.trajectories, shards=shards, unused=unused)

@@ -79,7 +79,8 @@ def _outdated(jobs: Sequence[Job], notes: Mapping[str, Note]) -> dict[str, str]:
         if job.name in notes:
             note = notes[job.name]
             gone = [one for one in job.sources if one in found or _is_gone(note, one, notes)]
-            found.update({job.name: gone[0]} if gone else {})
+            if gone:
+                found[job.name] = gone[0]
     return found
 
 

@@ -69,8 +69,10 @@ class SpeedGrid:
     @property
     def suffix(self) -> str:
         """What its titles end with."""
-        several = "s" if len(self.settings) > 1 else ""
-        return f", setting{several} {', '.join(self.settings)}" if self.settings else ""
+        if not self.settings:
+            return ""
+        word = "settings" if len(self.settings) > 1 else "setting"
+        return f", {word} {', '.join(self.settings)}"
 
     @property
     def places(self) -> tuple[Place, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
@@ -88,15 +88,15 @@ def open_writer(
     )
 
 
-def check_uri(uri: str, *, shards: int = 0, unused: bool = False) -> None:
+def check_uri(uri: str, *, shards: Callable[[], int] = int, unused: bool = False) -> None:
     """UserError unless a collection can go to ``uri``, as far as can be told beforehand.
 
     For a start that comes long before the first shard. Of places that are ours is asked that they
     can be reached, outlast this process, and hold a store, what is left of one, or nothing.
 
     Args:
-        shards: how many the collection makes. The Hugging Face Hub takes few, unless a store was
-            begun there.
+        shards: counts those that the collection makes; asked for the Hugging Face Hub alone, which
+            takes few, unless a store was begun there.
         unused: refuse a store that is there, too, begun or complete.
     """
     files = small_files(uri)
@@ -108,9 +108,9 @@ def check_uri(uri: str, *, shards: int = 0, unused: bool = False) -> None:
             "name a folder or a storage server in dstill.trajectories"
         )
     names = files.names()
-    if uri.startswith(_HUB) and shards > HUB_SHARDS and not has_store(names):
+    if uri.startswith(_HUB) and not has_store(names) and (count := shards()) > HUB_SHARDS:
         raise UserError(
-            f"{uri}: {shards} shards would be {2 * shards} commits, and the Hub takes about 128 an "
+            f"{uri}: {count} shards would be {2 * count} commits, and the Hub takes about 128 an "
             "hour; collect into a folder and upload that (hf upload), or raise "
             "dstill.collect.shard_size"
         )
